@@ -1,0 +1,43 @@
+# farpage: every command a person or CI needs. `make help` lists them.
+ROOT := $(CURDIR)
+PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
+CARGO ?= cargo
+FARPAGE := $(ROOT)/target/release/farpage
+export CARGO_TARGET_DIR := $(ROOT)/target
+export PYTHONDONTWRITEBYTECODE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help build deps programs demo test soak bench-fit lint clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+build: ## target/release/farpage, which carries the preload library
+	$(CARGO) build --release -p farpage-preload
+	FARPAGE_PRELOAD_SO=$(ROOT)/target/release/libfarpage_preload.so $(CARGO) build --release -p farpage-cli
+
+deps: ## packages the demo and the tests use (apt-get when root), NumPy in .venv
+	@sh tests/real/deps.sh $(PYTHON)
+
+programs: ## the C test programs, in build/tests
+	$(MAKE) --no-print-directory -C tests/programs OUT=$(ROOT)/build/tests
+
+demo: deps build ## sort 1.5 GB of NumPy data in a 384 MB budget
+	@FARPAGE_BIN=$(FARPAGE) sh demo/demo.sh
+
+test: deps build ## unit tests, then real programs at 3 to 5 times their budget (about 15 minutes)
+	@$(PYTHON) tests/real/all.py
+
+soak: deps build programs ## the same programs, larger, and the stress program for an hour
+	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak
+
+bench-fit: deps build ## cost for programs that fit in their budget, in pairs
+	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/fit.py
+
+lint: ## format and lints, warnings denied
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+clean: ## remove what was built (and .venv)
+	$(CARGO) clean
+	rm -rf build .venv

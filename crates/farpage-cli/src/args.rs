@@ -1,0 +1,387 @@
+//! The command line: what can be asked, and how each word is read. Nothing here touches the machine.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use farpage::supervisor::AreaSpec;
+use farpage_core::units::parse_size;
+
+const EXAMPLES: &str = "\
+Examples:
+  farpage run --ram 2G -- python3 sort.py
+  farpage run --ram 50% --swap compressed --swap /mnt/ssd:64G -- ./solver --input big.dat
+  farpage doctor ./solver
+  farpage stat 1";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  farpage run --ram 384M -- python3 sort.py
+  farpage run --ram 50% --swap /mnt/ssd:64G -- redis-server
+  farpage run --ram 2G --swap compressed:1G --swap /var/tmp --stats-json s.json -- make -j4
+
+Sizes are powers of 1024: 512K, 384M, 2G, 1T. Each option can also be given in the environment
+(FARPAGE_RAM=2G, FARPAGE_SWAP=compressed,/mnt/ssd:64G, FARPAGE_QUIET=1 ...); the option on the command
+line wins. FARPAGE_DISABLE=1 runs the command plainly, without farpage.
+
+Exit code: that of the command; 128+N if signal N ended it; 125 farpage's own error; 126 the command cannot
+be executed; 127 it was not found.";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  farpage doctor              check this machine
+  farpage doctor ./solver     ... and whether farpage can run this program
+  farpage doctor --json
+
+Exit code: 0 when `farpage run` can work here, 1 when something marked FAIL is in its way.";
+
+const STAT_EXAMPLES: &str = "\
+Examples:
+  farpage stat                the one running tree, since its start
+  farpage stat 4711 1         tree 4711 (the pid of `farpage run` or of any process in it), every second
+  farpage stat 2 10           the one running tree, every 2 seconds, 10 lines
+
+Memory is in MiB, swap traffic in KiB/s, faults per second. `stl%` is the time that all threads together
+waited for farpage, as a part of the elapsed time.";
+
+/// Lets unmodified programs use more memory than the RAM they are given: swap in user space.
+#[derive(Debug, Parser)]
+#[command(name = "farpage", bin_name = "farpage", version, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program inside a RAM budget; what does not fit is swapped out
+    Run(RunArgs),
+    /// Check beforehand what `farpage run` needs, with the fix beside each
+    Doctor(DoctorArgs),
+    /// Show a running tree in columns, as vmstat does
+    Stat(StatArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct RunArgs {
+    /// RAM of the whole process tree: a size, or a percentage of the smaller of RAM and the cgroup limit
+    #[arg(long, value_name = "SIZE|PERCENT", env = "FARPAGE_RAM")]
+    #[arg(default_value = "50%", value_parser = parse_ram)]
+    pub ram: RamSpec,
+
+    /// Where pages go, in order of priority: compressed[:SIZE] or PATH[:SIZE] (directory, file, block device)
+    ///
+    /// In a directory an unlinked file is used. Default: compressed RAM, then an unlinked file under /var/tmp
+    /// bounded by free space. [env: FARPAGE_SWAP, separated by commas]
+    #[arg(long, value_name = "SPEC", value_parser = OsStringValueParser::new().try_map(parse_swap))]
+    pub swap: Vec<AreaSpec>,
+
+    /// How a fault reaches farpage; auto picks signal
+    #[arg(long, value_enum, env = "FARPAGE_DELIVERY", default_value_t = DeliveryArg::Auto)]
+    pub delivery: DeliveryArg,
+
+    /// Huge pages for managed memory
+    #[arg(long, value_enum, env = "FARPAGE_HUGE", default_value_t = Huge::Never)]
+    pub huge: Huge,
+
+    /// What is read ahead when a page is swapped in
+    #[arg(long, value_enum, env = "FARPAGE_READAHEAD", default_value_t = Readahead::None)]
+    pub readahead: Readahead,
+
+    /// Print a line of figures to stderr each second
+    #[arg(long, env = "FARPAGE_STATS", value_parser = FalseyValueParser::new())]
+    pub stats: bool,
+
+    /// Write all figures to FILE as JSON at the end
+    #[arg(long, value_name = "FILE", env = "FARPAGE_STATS_JSON")]
+    pub stats_json: Option<PathBuf>,
+
+    /// Manage only the command itself, not the programs it starts
+    #[arg(long, env = "FARPAGE_NO_FOLLOW", value_parser = FalseyValueParser::new())]
+    pub no_follow: bool,
+
+    /// Let the program use io_uring (its buffers must then not be swapped out); refused by default
+    #[arg(long, env = "FARPAGE_ALLOW_IO_URING", value_parser = FalseyValueParser::new())]
+    pub allow_io_uring: bool,
+
+    /// Manage memory from the first byte instead of when the budget fills up (for tests)
+    #[arg(long, env = "FARPAGE_EAGER", value_parser = FalseyValueParser::new())]
+    pub eager: bool,
+
+    /// No summary at the end
+    #[arg(short, long, env = "FARPAGE_QUIET", value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+
+    /// The command and its arguments, after --
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub struct DoctorArgs {
+    /// Machine-readable output
+    #[arg(long)]
+    pub json: bool,
+
+    /// A program to be inspected as well
+    pub command: Option<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STAT_EXAMPLES)]
+pub struct StatArgs {
+    /// One JSON object per sample
+    #[arg(long)]
+    pub json: bool,
+
+    /// [PID] [interval in seconds [count]]; PID may be left out when one tree runs
+    #[arg(value_name = "PID INTERVAL COUNT", num_args = 0..=3, value_parser = parse_positive)]
+    pub values: Vec<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeliveryArg {
+    Auto,
+    /// SIGBUS on the faulting thread; needs no privilege
+    Signal,
+    /// A handler thread; needs the full userfaultfd
+    Thread,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Huge {
+    Never,
+    Madvise,
+    Always,
+}
+
+impl Huge {
+    #[must_use]
+    pub fn is_built(self) -> bool {
+        self == Self::Never
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Readahead {
+    None,
+    Cluster,
+    Vma,
+    Adaptive,
+}
+
+impl Readahead {
+    #[must_use]
+    pub fn is_built(self) -> bool {
+        self == Self::None
+    }
+}
+
+/// `--ram` as written; a percentage is resolved against the machine later.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RamSpec {
+    Bytes(u64),
+    Percent(f64),
+}
+
+impl RamSpec {
+    /// Bytes of the budget, where `available` is the smaller of RAM and the cgroup limit.
+    #[must_use]
+    pub fn resolve(self, available: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => (available as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
+fn parse_ram(text: &str) -> Result<RamSpec, String> {
+    if let Some(number) = text.strip_suffix('%') {
+        return match number.parse::<f64>() {
+            Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(RamSpec::Percent(percent)),
+            _ => Err("a percentage lies above 0% and up to 100%".to_owned()),
+        };
+    }
+    match parse_size(text) {
+        Ok(0) => Err("a budget of nothing cannot work; use for example 384M or 50%".to_owned()),
+        Ok(bytes) => Ok(RamSpec::Bytes(bytes)),
+        Err(why) => Err(format!("{why}; use for example 384M, 2G or 50%")),
+    }
+}
+
+fn parse_positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("a number above 0 is wanted".to_owned()),
+    }
+}
+
+/// One `SPEC`. A colon that is not followed by a size belongs to the path.
+pub fn parse_swap(spec: OsString) -> Result<AreaSpec, String> {
+    if let Some(text) = spec.to_str() {
+        if let Some(scheme) = ["redis://", "rediss://", "valkey://"]
+            .iter()
+            .find(|s| text.starts_with(**s))
+        {
+            return Err(format!(
+                "swap to {scheme} is not built yet; use compressed or PATH"
+            ));
+        }
+        if text == "compressed" {
+            return Ok(AreaSpec::Compressed { limit: None });
+        }
+        if let Some(size) = text.strip_prefix("compressed:") {
+            return Ok(AreaSpec::Compressed {
+                limit: Some(positive_size(size)?),
+            });
+        }
+    }
+    let (path, size) = match split_size(&spec) {
+        Some((path, 0)) => return Err(format!("{}: a size of nothing", path.display())),
+        Some((path, size)) => (path, Some(size)),
+        None => (PathBuf::from(spec), None),
+    };
+    if path.as_os_str().is_empty() {
+        return Err("the path is empty; use compressed[:SIZE] or PATH[:SIZE]".to_owned());
+    }
+    Ok(AreaSpec::Path { path, size })
+}
+
+fn positive_size(text: &str) -> Result<u64, String> {
+    match parse_size(text) {
+        Ok(0) => Err("a size of nothing".to_owned()),
+        Ok(bytes) => Ok(bytes),
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+/// Splits `PATH:SIZE`; `None` if no size follows the last colon.
+fn split_size(spec: &OsStr) -> Option<(PathBuf, u64)> {
+    let bytes = spec.as_bytes();
+    let colon = bytes.iter().rposition(|byte| *byte == b':')?;
+    let size = parse_size(std::str::from_utf8(&bytes[colon + 1..]).ok()?).ok()?;
+    Some((PathBuf::from(OsString::from_vec(bytes[..colon].to_vec())), size))
+}
+
+/// `FARPAGE_SWAP`: specs separated by commas.
+pub fn parse_swap_list(list: &OsStr) -> Result<Vec<AreaSpec>, String> {
+    list.as_bytes()
+        .split(|byte| *byte == b',')
+        .filter(|part| !part.is_empty())
+        .map(|part| parse_swap(OsString::from_vec(part.to_vec())))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn swap(text: &str) -> Result<AreaSpec, String> {
+        parse_swap(OsString::from(text))
+    }
+
+    fn run_args(words: &[&str]) -> Result<RunArgs, clap::Error> {
+        let words = ["farpage", "run"].iter().chain(words);
+        match Cli::try_parse_from(words)?.command {
+            Command::Run(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn ram_is_a_size_or_a_percentage() {
+        assert_eq!(parse_ram("384M"), Ok(RamSpec::Bytes(384 << 20)));
+        assert_eq!(parse_ram("50%"), Ok(RamSpec::Percent(50.0)));
+        assert_eq!(parse_ram("12.5%"), Ok(RamSpec::Percent(12.5)));
+        for bad in ["", "0", "0%", "-5%", "101%", "nan%", "%", "many", "12Q"] {
+            assert!(parse_ram(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn percentage_is_of_what_is_available() {
+        assert_eq!(RamSpec::Percent(50.0).resolve(8 << 30), 4 << 30);
+        assert_eq!(RamSpec::Percent(12.5).resolve(1 << 30), 1 << 27);
+        assert_eq!(RamSpec::Bytes(5).resolve(8 << 30), 5);
+    }
+
+    #[test]
+    fn swap_specs() {
+        let path = |path: &str, size| {
+            Ok(AreaSpec::Path {
+                path: path.into(),
+                size,
+            })
+        };
+        assert_eq!(swap("compressed"), Ok(AreaSpec::Compressed { limit: None }));
+        assert_eq!(
+            swap("compressed:1G"),
+            Ok(AreaSpec::Compressed { limit: Some(1 << 30) })
+        );
+        assert_eq!(swap("/mnt/ssd"), path("/mnt/ssd", None));
+        assert_eq!(swap("/mnt/ssd:64G"), path("/mnt/ssd", Some(64 << 30)));
+        assert_eq!(swap("/mnt/a:b"), path("/mnt/a:b", None));
+        assert_eq!(swap("/mnt/a:b:2M"), path("/mnt/a:b", Some(2 << 20)));
+        assert_eq!(swap("./compressed:1M"), path("./compressed", Some(1 << 20)));
+        for bad in [
+            "",
+            ":1G",
+            "compressed:",
+            "compressed:x",
+            "compressed:0",
+            "/tmp:0",
+            "redis://host",
+        ] {
+            assert!(swap(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn swap_path_may_be_any_bytes() {
+        let spec = OsString::from_vec(b"/t\xff:1M".to_vec());
+        let path = PathBuf::from(OsString::from_vec(b"/t\xff".to_vec()));
+        assert_eq!(
+            parse_swap(spec),
+            Ok(AreaSpec::Path {
+                path,
+                size: Some(1 << 20)
+            })
+        );
+    }
+
+    #[test]
+    fn swap_list_of_the_environment() {
+        let list = parse_swap_list(OsStr::new("compressed,/mnt/ssd:1G")).expect("a good list");
+        assert_eq!(list.len(), 2);
+        assert!(parse_swap_list(OsStr::new("compressed:x")).is_err());
+    }
+
+    #[test]
+    fn command_is_verbatim() {
+        let args = run_args(&["--ram", "1G", "--", "sh", "-c", "x", "--", "-q", "--ram"]).expect("parses");
+        assert_eq!(args.command, ["sh", "-c", "x", "--", "-q", "--ram"]);
+        assert_eq!(args.ram, RamSpec::Bytes(1 << 30));
+        assert!(!args.quiet);
+        assert!(run_args(&["--ram", "1G"]).is_err());
+        assert!(run_args(&["--ramm", "1G", "--", "true"]).is_err());
+        assert!(run_args(&["--swap", "compressed:x", "--", "true"]).is_err());
+    }
+
+    #[test]
+    fn only_what_is_built_is_accepted() {
+        let args = run_args(&["--huge", "always", "--readahead", "vma", "--", "true"]).expect("parses");
+        assert!(!args.huge.is_built() && !args.readahead.is_built());
+        let args = run_args(&["--", "true"]).expect("parses");
+        assert!(args.huge.is_built() && args.readahead.is_built());
+    }
+
+    #[test]
+    fn definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,153 @@
+//! The command `farpage`: reads what is asked, checks that it can be done, hands it to the engine and tells
+//! what came of it. stdout belongs to the program that is run; what farpage says goes to stderr.
+//!
+//! | file | room |
+//! |---|---|
+//! | `args` | the command line as data |
+//! | `run` | `farpage run`: what can be refused is refused first |
+//! | `limits`, `elf` | how much RAM there is to share out; whether the program can be managed |
+//! | `summary`, `json` | what a run tells at its end, to people and to programs |
+//! | `stat` | `farpage stat`, and the lines of `run --stats` |
+//! | `doctor` | `farpage doctor` |
+//! | `probe` | questions to the kernel; all unsafe code |
+#![deny(unsafe_code)]
+
+mod args;
+mod doctor;
+mod elf;
+mod json;
+mod limits;
+mod probe;
+mod run;
+mod stat;
+mod summary;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use args::{Cli, Command};
+
+/// Our own failure, as `env`, `timeout` and `docker run` have it.
+pub const EXIT_FAILED: u8 = 125;
+pub const EXIT_NOT_EXECUTABLE: u8 = 126;
+pub const EXIT_NOT_FOUND: u8 = 127;
+
+/// A command that ended early: the exit code, and one line that says what, why and how to mend it.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn new(code: u8, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            text: text.into(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let result = match cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Stat(args) => stat::stat(&args),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            say(&failure.text);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Help and version go to stdout; a usage error becomes one line, like every other error.
+fn usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            say("no command: run, doctor or stat is wanted; see farpage --help");
+        }
+        _ if is_missing_dashes(error) => say("the command to run is wanted after --; see farpage run --help"),
+        _ => say(&format!(
+            "{}; see farpage --help",
+            one_line(&error.render().to_string())
+        )),
+    }
+    ExitCode::from(EXIT_FAILED)
+}
+
+/// `farpage run sort.py` or `farpage run`: a plain word where only options stand, or nothing after them.
+fn is_missing_dashes(error: &clap::Error) -> bool {
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => !word.starts_with('-'),
+        (ErrorKind::MissingRequiredArgument, _) => true,
+        _ => false,
+    }
+}
+
+/// What clap spreads over paragraphs, without the usage that it appends.
+fn one_line(rendered: &str) -> String {
+    let text = rendered.split("\nUsage:").next().unwrap_or_default();
+    let text = text.split("\nFor more information").next().unwrap_or_default();
+    let words: Vec<_> = text
+        .strip_prefix("error: ")
+        .unwrap_or(text)
+        .split_whitespace()
+        .collect();
+    words.join(" ")
+}
+
+/// One line to stderr. A closed stderr is no reason to stop.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "farpage: {text}");
+}
+
+/// Text to stdout; `false` if the reader has gone, as `head` does.
+#[must_use]
+pub fn print(text: &str) -> bool {
+    writeln!(io::stdout(), "{text}").is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forgotten_separator_is_named() {
+        let wrong = |words: &[&str]| Cli::try_parse_from(words).expect_err("wrong usage");
+        assert!(is_missing_dashes(&wrong(&["farpage", "run", "-q", "python3"])));
+        assert!(is_missing_dashes(&wrong(&["farpage", "run"])));
+        assert!(!is_missing_dashes(&wrong(&[
+            "farpage", "run", "--ramm", "1G", "--", "true"
+        ])));
+    }
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        for words in [
+            &["farpage", "run"][..],
+            &["farpage", "run", "--ram", "x", "--", "a"],
+            &["farpage", "what"],
+        ] {
+            let error = Cli::try_parse_from(words).expect_err("wrong usage");
+            let line = one_line(&error.render().to_string());
+            assert!(
+                !line.is_empty() && !line.contains('\n') && !line.contains("Usage"),
+                "{line}"
+            );
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! `farpage run`: everything that can be refused is refused before the program starts, in one line.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use clap::ValueEnum;
+use farpage::snapshot::Snapshot;
+use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
+
+use crate::args::{DeliveryArg, RunArgs, parse_swap_list};
+use crate::elf::{self, Credentials, Refusal};
+use crate::json::{self, RunFacts};
+use crate::stat::Columns;
+use crate::{EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, limits, probe, say, summary};
+
+/// Where pages go by default once compressed RAM is full.
+pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
+
+mod preload {
+    include!(concat!(env!("OUT_DIR"), "/preload.rs"));
+}
+
+/// Runs the command and returns its exit code.
+pub fn run(args: RunArgs) -> Result<u8, Failure> {
+    if is_disabled() {
+        return Err(run_plainly(&args.command));
+    }
+    check_built(&args)?;
+    if preload::LIBRARY.is_empty() {
+        return Err(failed(
+            "this binary carries no preload library; build it with `make build`",
+        ));
+    }
+    let areas = areas(&args)?;
+    check_command(&args.command)?;
+    let delivery = delivery(args.delivery)?;
+    let ram_bytes = args.ram.resolve(limits::available_bytes().map_err(failed)?);
+    let stats_file = args.stats_json.as_deref().map(StatsFile::open).transpose()?;
+    let config = RunConfig {
+        ram_bytes,
+        areas,
+        delivery,
+        follow: !args.no_follow,
+        eager: args.eager,
+        allow_io_uring: args.allow_io_uring,
+        command: args.command.clone(),
+        preload: preload::LIBRARY,
+        on_tick: args.stats.then(ticker),
+    };
+    let outcome = supervisor::run(config).map_err(run_failure)?;
+    if !args.quiet {
+        summary::lines(&outcome.snapshot)
+            .iter()
+            .for_each(|line| say(line));
+    }
+    let code = exit_code(outcome.exit_code);
+    match stats_file.map(|file| file.write(&args.command, &outcome)) {
+        // The program's own failure is worth more to the caller than ours.
+        Some(Err(failure)) if code == 0 => Err(failure),
+        Some(Err(failure)) => {
+            say(&failure.text);
+            Ok(code)
+        }
+        Some(Ok(())) | None => Ok(code),
+    }
+}
+
+fn failed(text: impl Into<String>) -> Failure {
+    Failure::new(EXIT_FAILED, text)
+}
+
+/// The kernel keeps eight bits of an exit code.
+fn exit_code(code: i32) -> u8 {
+    (code & 0xFF) as u8
+}
+
+fn run_failure(error: RunError) -> Failure {
+    match error {
+        RunError::Setup(text) => failed(text),
+        RunError::NotExecutable(text) => Failure::new(EXIT_NOT_EXECUTABLE, text),
+        RunError::NotFound(text) => Failure::new(EXIT_NOT_FOUND, text),
+    }
+}
+
+fn is_disabled() -> bool {
+    env::var_os("FARPAGE_DISABLE").is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// Becomes the command; returns only if that fails.
+fn run_plainly(command: &[OsString]) -> Failure {
+    let Some((program, arguments)) = command.split_first() else {
+        return failed("no command; name one after --");
+    };
+    let error = process::Command::new(program).args(arguments).exec();
+    let code = if error.kind() == io::ErrorKind::NotFound {
+        EXIT_NOT_FOUND
+    } else {
+        EXIT_NOT_EXECUTABLE
+    };
+    Failure::new(
+        code,
+        format!(
+            "{}: {error}; check the name and its permissions",
+            program.display()
+        ),
+    )
+}
+
+/// Values that the command line knows and the engine does not yet: refused, never ignored.
+fn check_built(args: &RunArgs) -> Result<(), Failure> {
+    if !args.huge.is_built() {
+        return Err(not_built("huge", args.huge, "never"));
+    }
+    if !args.readahead.is_built() {
+        return Err(not_built("readahead", args.readahead, "none"));
+    }
+    Ok(())
+}
+
+fn not_built<T: ValueEnum>(option: &str, value: T, instead: &str) -> Failure {
+    let name = value
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default();
+    failed(format!(
+        "--{option} {name}: not built yet; use --{option} {instead}"
+    ))
+}
+
+/// The swap areas asked for: by option, else by environment, else the default.
+fn areas(args: &RunArgs) -> Result<Vec<AreaSpec>, Failure> {
+    let mut areas = args.swap.clone();
+    if areas.is_empty()
+        && let Some(list) = env::var_os("FARPAGE_SWAP")
+    {
+        areas = parse_swap_list(&list).map_err(|why| failed(format!("FARPAGE_SWAP: {why}")))?;
+    }
+    if areas.is_empty() {
+        areas = vec![
+            AreaSpec::Compressed { limit: None },
+            AreaSpec::Path {
+                path: PathBuf::from(DEFAULT_SWAP_DIR),
+                size: None,
+            },
+        ];
+    }
+    if areas
+        .iter()
+        .filter(|area| matches!(area, AreaSpec::Compressed { .. }))
+        .count()
+        > 1
+    {
+        return Err(failed(
+            "--swap compressed: given twice, but there is one compressed pool; give it once",
+        ));
+    }
+    Ok(areas)
+}
+
+fn check_command(command: &[OsString]) -> Result<(), Failure> {
+    let program = command
+        .first()
+        .ok_or_else(|| failed("no command; name one after --"))?;
+    match elf::inspect(program, Credentials::current()) {
+        Ok(_) => Ok(()),
+        Err(Refusal::Unmanageable(text)) => Err(failed(text)),
+        Err(Refusal::NotExecutable(text)) => Err(Failure::new(EXIT_NOT_EXECUTABLE, text)),
+        Err(Refusal::NotFound(text)) => Err(Failure::new(EXIT_NOT_FOUND, text)),
+    }
+}
+
+fn delivery(asked: DeliveryArg) -> Result<Delivery, Failure> {
+    let delivery = match asked {
+        DeliveryArg::Auto | DeliveryArg::Signal => Delivery::Signal,
+        DeliveryArg::Thread => Delivery::Thread,
+    };
+    match probe::why_no_userfaultfd(matches!(delivery, Delivery::Thread)) {
+        None => Ok(delivery),
+        Some(trouble) => Err(failed(format!(
+            "cannot catch page faults: {}; {}",
+            trouble.what, trouble.fix
+        ))),
+    }
+}
+
+/// Prints the lines of `--stats`.
+fn ticker() -> Box<dyn FnMut(&Snapshot)> {
+    let mut columns = Columns::default();
+    Box::new(move |snapshot| {
+        let _ = writeln!(io::stderr(), "{}", columns.row(snapshot));
+    })
+}
+
+/// The file of `--stats-json`, opened before the run so that a bad path costs nothing, filled after it.
+struct StatsFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl StatsFile {
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
+        match file {
+            Ok(file) => Ok(Self {
+                file,
+                path: path.to_owned(),
+            }),
+            Err(error) => {
+                let shown = path.display();
+                Err(failed(format!(
+                    "--stats-json {shown}: {error}; name a file that can be written"
+                )))
+            }
+        }
+    }
+
+    fn write(mut self, command: &[OsString], outcome: &Outcome) -> Result<(), Failure> {
+        let facts = RunFacts {
+            command,
+            exit_code: outcome.exit_code,
+        };
+        let text = format!("{:#}\n", json::stats(&outcome.snapshot, Some(facts)));
+        // Only a regular file has an old content to be cut; a pipe or terminal has none.
+        let result = self.file.metadata().and_then(|meta| {
+            if meta.is_file() {
+                self.file.set_len(0)
+            } else {
+                Ok(())
+            }
+        });
+        result
+            .and_then(|()| self.file.write_all(text.as_bytes()))
+            .map_err(|error| {
+                failed(format!(
+                    "--stats-json {}: {error}; the figures of this run are lost",
+                    self.path.display()
+                ))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn args(words: &[&str]) -> RunArgs {
+        match Cli::parse_from(["farpage", "run"].iter().chain(words).chain(&["--", "true"])).command {
+            Command::Run(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn default_areas_are_compressed_then_a_file() {
+        let areas = areas(&args(&[])).expect("the default");
+        assert!(matches!(areas[0], AreaSpec::Compressed { limit: None }));
+        assert!(matches!(&areas[1], AreaSpec::Path { path, size: None } if path == Path::new("/var/tmp")));
+        assert_eq!(areas.len(), 2);
+    }
+
+    #[test]
+    fn areas_keep_their_order() {
+        let given = areas(&args(&["--swap", "/a:1M", "--swap", "compressed"])).expect("two areas");
+        assert!(matches!(
+            &given[0],
+            AreaSpec::Path {
+                size: Some(1_048_576),
+                ..
+            }
+        ));
+        assert!(matches!(given[1], AreaSpec::Compressed { .. }));
+        assert!(areas(&args(&["--swap", "compressed", "--swap", "compressed:1M"])).is_err());
+    }
+
+    #[test]
+    fn unbuilt_values_are_refused_by_name() {
+        let refusal = |words| check_built(&args(words)).expect_err("refused");
+        let huge = refusal(&["--huge", "madvise"]);
+        assert_eq!(
+            (huge.code, huge.text.as_str()),
+            (125, "--huge madvise: not built yet; use --huge never")
+        );
+        assert!(
+            refusal(&["--readahead", "vma"])
+                .text
+                .contains("--readahead vma: not built yet")
+        );
+        assert!(check_built(&args(&[])).is_ok());
+    }
+
+    #[test]
+    fn exit_codes_pass_through() {
+        assert_eq!([0, 3, 137, 255].map(exit_code), [0, 3, 137, 255]);
+        assert_eq!(run_failure(RunError::NotExecutable(String::new())).code, 126);
+        assert_eq!(run_failure(RunError::NotFound(String::new())).code, 127);
+        assert_eq!(run_failure(RunError::Setup(String::new())).code, 125);
+    }
+
+    #[test]
+    fn stats_file_replaces_its_old_content() {
+        let path = env::temp_dir().join(format!("farpage-stats-{}.json", process::id()));
+        std::fs::write(&path, "x".repeat(100_000)).expect("old content");
+        let outcome = Outcome {
+            exit_code: 7,
+            snapshot: crate::summary::tests::sample(),
+        };
+        let file = StatsFile::open(&path).expect("opens");
+        file.write(&["true".into()], &outcome).expect("writes");
+        let text = std::fs::read_to_string(&path).expect("reads");
+        std::fs::remove_file(&path).expect("removed");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON and nothing else");
+        assert_eq!(value["exit_code"], 7);
+        assert!(StatsFile::open(Path::new("/no/such/dir/f")).is_err());
+    }
+}

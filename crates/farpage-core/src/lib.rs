@@ -1,0 +1,46 @@
+//! The pure half of farpage: words, tables and arithmetic, no machine.
+//!
+//! Everything here runs in two hard places. It runs inside a signal handler, on the thread that faulted, so
+//! it may not allocate, lock, log, read a clock or panic. And it runs on memory that several processes share
+//! and any of them can be SIGKILLed between two instructions, so there is no step that must be finished by
+//! whoever began it: every change of state is one compare-and-swap of one word, and every word that is under
+//! construction names its owner, so that the supervisor can find and finish what a dead process left. Two
+//! rules follow.
+//!
+//! - *Truth is in one word.* Cursors, hints and used counts only make things fast; a death may leave them
+//!   wrong by a few, and no decision about who owns what ever rests on them.
+//! - *Deaths may leak, never alias.* The order of the steps is chosen so that a count left behind is too
+//!   high, a slot left behind stays `Busy`, a zpage left behind stays `Emptying`. Space can be lost until it
+//!   is cleaned, but nothing is ever handed out twice.
+//!
+//! A contradiction that the protocol rules out is answered with [`swap_table::Impossible`], not with a panic:
+//! the engine decides whether to stop the process or the page. The crate is `no_std` without `alloc`: the
+//! compiler keeps the promise not to allocate, lock or read clocks.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`units`] | page and huge page size, sizes as people write them |
+//! | [`page_state`] | the word per page of a process: kind, lock bit, pins, frame or slot |
+//! | [`swap_table`] | the word per slot: reference count and where the content is |
+//! | [`swap_area`] | the word per block of a swap file: owner slot and checksum |
+//! | [`zpool`] | where compressed objects sit: size classes, zpages, handles |
+//! | [`range_map`] | sorted disjoint page ranges in a fixed array |
+//! | [`stats`] | counter names, histogram geometry |
+//! | [`readahead`] | the kernel's swap readahead arithmetic |
+//! | [`sync`] | the one door to atomics |
+#![no_std]
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod page_state;
+pub mod range_map;
+pub mod readahead;
+pub mod stats;
+pub mod swap_area;
+pub mod swap_table;
+pub mod sync;
+pub mod units;
+pub mod zpool;

@@ -1,0 +1,260 @@
+//! One word per page of a process: what the page is, who works on it, how many calls pin it.
+//!
+//! ```text
+//! 63                              24 23         8 7 6  5  4  3 2   0
+//! +---------------------------------+------------+---+--+--+--+-----+
+//! | payload: frame or slot          | pins       | 0 |RA|Y |L |kind |
+//! +---------------------------------+------------+---+--+--+--+-----+
+//! ```
+//!
+//! The word is the only authority on a page. A thread that wants to change the kind sets the lock bit by CAS,
+//! does its work and stores the new word; a thread that finds the bit set waits or turns to another page.
+//! Invariants:
+//!
+//! - all zero bits is a page nobody has touched: untouched, unlocked, no pins. Fresh shared memory is a valid
+//!   array;
+//! - pins belong to system calls in flight, not to the kind, so a change of kind carries them over: that is
+//!   what [`PageState::replace`] is for. Reclaim leaves a page with pins alone;
+//! - the payload means a frame when `Cached`, a slot when `Swapped`, and is zero otherwise.
+
+use core::fmt;
+
+const KIND: u64 = 0b111;
+const LOCKED: u64 = 1 << 3;
+const YOUNG: u64 = 1 << 4;
+const READAHEAD: u64 = 1 << 5;
+const PIN_SHIFT: u32 = 8;
+const PINS: u64 = (PIN_MAX as u64) << PIN_SHIFT;
+const PAYLOAD_SHIFT: u32 = 24;
+const PAYLOAD: u64 = !0 << PAYLOAD_SHIFT;
+
+/// What to add to a word for one more pin; the adder checks for [`PIN_MAX`] first.
+pub const PIN_ONE: u64 = 1 << PIN_SHIFT;
+/// The most pins a page can have.
+pub const PIN_MAX: u16 = u16::MAX;
+/// The greatest frame number that fits the payload.
+pub const FRAME_MAX: u64 = (1 << (64 - PAYLOAD_SHIFT)) - 1;
+
+/// Where the content of a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Never touched: reads as zeros.
+    Untouched,
+    /// In the program's memory.
+    Resident,
+    /// Evicted, still in a frame of the swap cache.
+    Cached,
+    /// In the swap table's care.
+    Swapped,
+    /// Evicted and known to be all zeros: neither frame nor slot.
+    Zero,
+    /// Not a kind; the word was not written by farpage.
+    Invalid,
+}
+
+/// The state word of one page.
+#[repr(transparent)]
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub struct PageState(pub u64);
+
+impl PageState {
+    const fn of(kind: u64, payload: u64) -> Self {
+        debug_assert!(payload <= FRAME_MAX);
+        Self(kind | (payload << PAYLOAD_SHIFT))
+    }
+
+    /// A page nobody has touched.
+    #[must_use]
+    pub const fn untouched() -> Self {
+        Self::of(0, 0)
+    }
+
+    /// A page in the program's memory.
+    #[must_use]
+    pub const fn resident() -> Self {
+        Self::of(1, 0)
+    }
+
+    /// A page in the swap cache; `frame` is at most [`FRAME_MAX`], higher bits are lost.
+    #[must_use]
+    pub const fn cached(frame: u64) -> Self {
+        Self::of(2, frame)
+    }
+
+    /// A page whose content is behind `slot`.
+    #[must_use]
+    pub const fn swapped(slot: u32) -> Self {
+        Self::of(3, slot as u64)
+    }
+
+    /// An evicted page of zeros.
+    #[must_use]
+    pub const fn zero() -> Self {
+        Self::of(4, 0)
+    }
+
+    /// Where the content is.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self.0 & KIND {
+            0 => Kind::Untouched,
+            1 => Kind::Resident,
+            2 => Kind::Cached,
+            3 => Kind::Swapped,
+            4 => Kind::Zero,
+            _ => Kind::Invalid,
+        }
+    }
+
+    /// Whether a thread is changing the page.
+    #[must_use]
+    pub const fn is_locked(self) -> bool {
+        self.0 & LOCKED != 0
+    }
+
+    /// The same with the lock bit set.
+    #[must_use]
+    pub const fn locked(self) -> Self {
+        Self(self.0 | LOCKED)
+    }
+
+    /// The same with the lock bit clear.
+    #[must_use]
+    pub const fn unlocked(self) -> Self {
+        Self(self.0 & !LOCKED)
+    }
+
+    /// How many system calls in flight need the page to stay.
+    #[must_use]
+    pub const fn pins(self) -> u16 {
+        (self.0 >> PIN_SHIFT) as u16
+    }
+
+    /// The same with this many pins.
+    #[must_use]
+    pub const fn with_pins(self, pins: u16) -> Self {
+        Self((self.0 & !PINS) | ((pins as u64) << PIN_SHIFT))
+    }
+
+    /// Whether the page came back since reclaim last looked at it.
+    #[must_use]
+    pub const fn young(self) -> bool {
+        self.0 & YOUNG != 0
+    }
+
+    /// The same with the young bit as given.
+    #[must_use]
+    pub const fn with_young(self, on: bool) -> Self {
+        Self(if on { self.0 | YOUNG } else { self.0 & !YOUNG })
+    }
+
+    /// Whether readahead brought the page and nobody has touched it yet.
+    #[must_use]
+    pub const fn readahead(self) -> bool {
+        self.0 & READAHEAD != 0
+    }
+
+    /// The same with the readahead mark as given.
+    #[must_use]
+    pub const fn with_readahead(self, on: bool) -> Self {
+        Self(if on {
+            self.0 | READAHEAD
+        } else {
+            self.0 & !READAHEAD
+        })
+    }
+
+    /// Frame or slot, by kind.
+    #[must_use]
+    pub const fn payload(self) -> u64 {
+        self.0 >> PAYLOAD_SHIFT
+    }
+
+    /// The slot; meaningful when `Swapped`.
+    #[must_use]
+    pub const fn slot(self) -> u32 {
+        self.payload() as u32
+    }
+
+    /// The frame; meaningful when `Cached`.
+    #[must_use]
+    pub const fn frame(self) -> u64 {
+        self.payload()
+    }
+
+    /// The word itself.
+    #[must_use]
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// Kind and payload of `other`; pins, lock bit and marks stay as they are.
+    #[must_use]
+    pub const fn with_kind_of(self, other: Self) -> Self {
+        let taken = KIND | PAYLOAD;
+        Self((self.0 & !taken) | (other.0 & taken))
+    }
+
+    /// `new` as the successor of this word: everything of `new`, but the pins stay and the lock bit is clear.
+    #[must_use]
+    pub const fn replace(self, new: Self) -> Self {
+        Self((new.0 & !PINS) | (self.0 & PINS)).unlocked()
+    }
+}
+
+impl fmt::Debug for PageState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({})", self.kind(), self.payload())?;
+        write!(
+            f,
+            " pins={} locked={} young={}",
+            self.pins(),
+            self.is_locked(),
+            self.young()
+        )?;
+        write!(f, " readahead={}", self.readahead())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_bits_are_untouched() {
+        let fresh = PageState(0);
+        assert_eq!(fresh, PageState::untouched());
+        assert_eq!(fresh.kind(), Kind::Untouched);
+        assert!(!fresh.is_locked() && !fresh.young() && !fresh.readahead());
+        assert_eq!((fresh.pins(), fresh.payload()), (0, 0));
+    }
+
+    #[test]
+    fn bits_are_where_the_page_says() {
+        assert_eq!(
+            PageState::swapped(u32::MAX).raw(),
+            3 | (u64::from(u32::MAX) << 24)
+        );
+        assert_eq!(PageState::cached(FRAME_MAX).raw(), 2 | (FRAME_MAX << 24));
+        assert_eq!(
+            PageState::resident()
+                .locked()
+                .with_young(true)
+                .with_readahead(true)
+                .raw(),
+            0b11_1001
+        );
+        assert_eq!(PageState(PIN_ONE).pins(), 1);
+        assert_eq!(PageState::zero().with_pins(PIN_MAX).raw(), 4 | 0xffff00);
+        for word in 5..8 {
+            assert_eq!(PageState(word).kind(), Kind::Invalid);
+        }
+    }
+
+    #[test]
+    fn replace_keeps_pins_only() {
+        let old = PageState::cached(77).with_pins(9).locked().with_readahead(true);
+        let new = old.replace(PageState::swapped(5).with_young(true).with_pins(3).locked());
+        assert_eq!(new, PageState::swapped(5).with_young(true).with_pins(9));
+    }
+}

@@ -1,0 +1,707 @@
+//! The zpool: where compressed objects sit.
+//!
+//! The data area is an array of zpages of 16 KiB. A zpage in use belongs to one size class and is cut into
+//! equal objects; an object begins with a header of four u32 words, of which word 0, the owner slot, is the
+//! zpool's (0 = free) and words 1 to 3 are the caller's. Each zpage has one descriptor word:
+//!
+//! ```text
+//! 63            35 34            19 18        9 8        2 1   0
+//! +---------------+----------------+-----------+----------+-----+
+//! | 0             | owner process  | in use    | class    |state|
+//! +---------------+----------------+-----------+----------+-----+
+//! ```
+//!
+//! Taking an object is two steps. *Reserve*: CAS the descriptor from `Active, n` to `Active, n + 1`, with n
+//! below the number of objects. *Claim*: CAS a free header from 0 to the slot. Giving it back is the reverse:
+//! header to 0, then the descriptor from n to n - 1, or from 1 straight to `Emptying(owner)`. The owner
+//! punches a hole and makes the descriptor `Free`. Invariants:
+//!
+//! ```text
+//! Active:    headers not 0 + reservations without an object + frees between their two steps <= in use
+//! Emptying:  every header is 0, nobody has a reservation
+//! Free:      every byte is 0
+//! ```
+//!
+//! - By the first, whoever has a reservation finds a free header, if not in this pass over the headers then
+//!   in a later one; and a claim happens only under a reservation, so never in a zpage that is `Emptying`.
+//!   Deaths only make *in use* too high (an object and perhaps the return of its zpage are lost), never too
+//!   low.
+//! - A `Free` zpage is activated for any class without a look at its bytes. Where the new class has its
+//!   headers the old class had payload, so it is essential that the hole is punched (or the zpage zeroed)
+//!   *before* [`Zpool::release_zpage`]. A byte that was left would make an object look taken: it would be
+//!   lost, but not handed out twice.
+//! - A handle holds the class, so the place of an object follows from the handle alone and lies inside its
+//!   zpage, whatever the zpage has become since. A handle read from a slot word may be stale when it is used:
+//!   the reader compares the owner slot, the checksum and the slot word, and can at worst have read bytes
+//!   that it throws away.
+//! - `used` counts zpages that are not `Free`. It is raised before and lowered after, so a death can leave it
+//!   too high by one, never too low; [`Zpool::count_used`] gives the truth.
+
+use crate::swap_table::Impossible;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Bytes in a zpage.
+pub const ZPAGE_BYTES: usize = 16384;
+/// Bytes of the header at the front of every object.
+pub const HEADER_BYTES: usize = 16;
+/// Number of size classes; class `k` has objects of `(k + 1) * 64` bytes.
+pub const CLASSES: usize = 65;
+/// Bytes of the largest object, its header included: a whole page and some room.
+pub const OBJECT_MAX: usize = CLASSES * CLASS_STEP;
+
+const CLASS_STEP: usize = 64;
+const WORD_BYTES: usize = 4;
+const ZPAGE_WORDS: usize = ZPAGE_BYTES / WORD_BYTES;
+/// The most zpages a handle can tell apart: 512 GiB of data.
+pub const ZPAGES_MAX: usize = 1 << ZPAGE_BITS;
+const ZPAGE_BITS: u32 = 25;
+const INDEX_BITS: u32 = 8;
+/// Descriptors looked at before a fresh zpage is taken.
+const NEAR_SCAN: usize = 64;
+/// Passes over the headers before a reservation is given back.
+const CLAIM_PASSES: usize = 16;
+
+/// The size class for objects of `bytes`, header included; none above [`OBJECT_MAX`].
+#[must_use]
+pub const fn class_of(bytes: usize) -> Option<usize> {
+    match bytes {
+        0 => Some(0),
+        1..=OBJECT_MAX => Some((bytes - 1) / CLASS_STEP),
+        _ => None,
+    }
+}
+
+/// Bytes of an object of a class, header included.
+#[must_use]
+pub const fn class_bytes(class: usize) -> usize {
+    (class + 1) * CLASS_STEP
+}
+
+/// Objects in a zpage of a class.
+#[must_use]
+pub const fn class_objects(class: usize) -> usize {
+    ZPAGE_BYTES / class_bytes(class)
+}
+
+/// An object: its class (7 bits), zpage (25 bits) and index in the zpage (8 bits). 40 bits in all.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle(pub u64);
+
+impl Handle {
+    /// The object at `index`, below 256, of a zpage below [`ZPAGES_MAX`] and a class below [`CLASSES`].
+    #[must_use]
+    pub const fn new(class: usize, zpage: usize, index: usize) -> Self {
+        Self((((class as u64) << ZPAGE_BITS | zpage as u64) << INDEX_BITS) | index as u64)
+    }
+
+    /// The size class.
+    #[must_use]
+    pub const fn class(self) -> usize {
+        (self.0 >> (ZPAGE_BITS + INDEX_BITS)) as usize
+    }
+
+    /// The zpage index.
+    #[must_use]
+    pub const fn zpage(self) -> usize {
+        (self.0 >> INDEX_BITS) as usize & (ZPAGES_MAX - 1)
+    }
+
+    /// The index of the object in its zpage.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize & ((1 << INDEX_BITS) - 1)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Active,
+    Emptying,
+    Invalid,
+}
+
+/// A descriptor word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Desc(u64);
+
+impl Desc {
+    const FREE: Self = Self(0);
+    const STATE: u64 = 0b11;
+    const CLASS_SHIFT: u32 = 2;
+    const CLASS: u64 = 0x7f;
+    const IN_USE_SHIFT: u32 = 9;
+    const IN_USE: u64 = 0x3ff;
+    const OWNER_SHIFT: u32 = 19;
+
+    const fn active(class: usize, in_use: usize) -> Self {
+        Self(1 | ((class as u64) << Self::CLASS_SHIFT) | ((in_use as u64) << Self::IN_USE_SHIFT))
+    }
+
+    const fn emptying(class: usize, owner: u16) -> Self {
+        Self(2 | ((class as u64) << Self::CLASS_SHIFT) | ((owner as u64) << Self::OWNER_SHIFT))
+    }
+
+    const fn state(self) -> State {
+        match self.0 & Self::STATE {
+            0 => State::Free,
+            1 if self.class() < CLASSES => State::Active,
+            2 => State::Emptying,
+            _ => State::Invalid,
+        }
+    }
+
+    const fn class(self) -> usize {
+        ((self.0 >> Self::CLASS_SHIFT) & Self::CLASS) as usize
+    }
+
+    const fn in_use(self) -> usize {
+        ((self.0 >> Self::IN_USE_SHIFT) & Self::IN_USE) as usize
+    }
+
+    const fn owner(self) -> u16 {
+        (self.0 >> Self::OWNER_SHIFT) as u16
+    }
+}
+
+/// Where a process looks first. Only for speed: any values are correct, all zero is the start.
+#[derive(Debug)]
+pub struct ZpoolHints {
+    /// Per class, the zpage of the last object taken.
+    last: [AtomicU32; CLASSES],
+    /// Per class, where the search for room goes on.
+    scan: [AtomicU32; CLASSES],
+    /// Where the search for a free zpage goes on.
+    free: AtomicU32,
+}
+
+impl ZpoolHints {
+    /// All zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            last: [const { AtomicU32::new(0) }; CLASSES],
+            scan: [const { AtomicU32::new(0) }; CLASSES],
+            free: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Default for ZpoolHints {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The zpool over shared words; all zero is an empty zpool. What is too long of `descs` or `data` is not
+/// used.
+#[derive(Debug, Clone, Copy)]
+pub struct Zpool<'a> {
+    /// One descriptor per zpage.
+    pub descs: &'a [AtomicU64],
+    /// The data area as words: [`ZPAGE_BYTES`] per zpage.
+    pub data: &'a [AtomicU32],
+    /// The shared count of zpages in use.
+    pub used: &'a AtomicU64,
+}
+
+impl<'a> Zpool<'a> {
+    /// Number of zpages there are.
+    #[must_use]
+    pub fn zpages(&self) -> usize {
+        self.descs
+            .len()
+            .min(self.data.len() / ZPAGE_WORDS)
+            .min(ZPAGES_MAX)
+    }
+
+    fn desc(&self, zpage: usize) -> Option<&'a AtomicU64> {
+        self.descs.get(..self.zpages())?.get(zpage)
+    }
+
+    /// Takes an object of `bytes` (payload + [`HEADER_BYTES`]) for `slot`, whose header then names the slot.
+    /// Looks in the zpage of the last success, in the next 64 zpages, takes a fresh zpage if less than
+    /// `limit_zpages` are in use, and only then looks everywhere. None if there is no room, `bytes` is above
+    /// [`OBJECT_MAX`], or `slot` is 0.
+    #[must_use]
+    pub fn alloc(&self, hints: &ZpoolHints, limit_zpages: usize, bytes: usize, slot: u32) -> Option<Handle> {
+        let class = class_of(bytes)?;
+        let last = hints.last.get(class)?;
+        if slot == 0 {
+            return None;
+        }
+        let handle = self
+            .take(last.load(Ordering::Relaxed) as usize, class, slot)
+            .or_else(|| self.take_near(hints.scan.get(class)?, class, slot))
+            .or_else(|| self.take_fresh(&hints.free, limit_zpages, class, slot))
+            .or_else(|| (0..self.zpages()).find_map(|zpage| self.take(zpage, class, slot)))?;
+        last.store(handle.zpage() as u32, Ordering::Relaxed);
+        Some(handle)
+    }
+
+    /// Reserve and claim in one zpage, if it is of the class and has room.
+    fn take(&self, zpage: usize, class: usize, slot: u32) -> Option<Handle> {
+        let desc = self.desc(zpage)?;
+        let mut seen = load(desc);
+        while seen.state() == State::Active && seen.class() == class && seen.in_use() < class_objects(class) {
+            match exchange(desc, seen, Desc::active(class, seen.in_use() + 1)) {
+                Ok(()) => return self.claim(zpage, class, seen.in_use(), slot),
+                Err(now) => seen = now,
+            }
+        }
+        None
+    }
+
+    /// Makes a free header name the slot; the caller has a reservation. Begins at object `from`: zpages fill
+    /// in order.
+    fn claim(&self, zpage: usize, class: usize, from: usize, slot: u32) -> Option<Handle> {
+        let objects = class_objects(class);
+        for _ in 0..CLAIM_PASSES {
+            for index in (from..objects).chain(0..from.min(objects)) {
+                let handle = Handle::new(class, zpage, index);
+                let header = self.data.get(header_word(handle))?;
+                if header.load(Ordering::Relaxed) == 0
+                    && header
+                        .compare_exchange(0, slot, Ordering::AcqRel, Ordering::Relaxed)
+                        .is_ok()
+                {
+                    return Some(handle);
+                }
+            }
+        }
+        self.give_back(zpage);
+        None
+    }
+
+    /// Drops a reservation that found no free header. The zpage stays active even with nothing in use: only a
+    /// free can begin to empty it, because only the caller of a free punches holes.
+    fn give_back(&self, zpage: usize) {
+        let Some(desc) = self.desc(zpage) else { return };
+        let mut seen = load(desc);
+        while seen.state() == State::Active && seen.in_use() > 0 {
+            match exchange(desc, seen, Desc::active(seen.class(), seen.in_use() - 1)) {
+                Ok(()) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn take_near(&self, cursor: &AtomicU32, class: usize, slot: u32) -> Option<Handle> {
+        let (start, steps) = self.window(cursor, NEAR_SCAN);
+        for zpage in self.from(start).take(steps) {
+            if let Some(handle) = self.take(zpage, class, slot) {
+                cursor.store(zpage as u32, Ordering::Relaxed);
+                return Some(handle);
+            }
+        }
+        cursor.store((start + steps) as u32, Ordering::Relaxed);
+        None
+    }
+
+    fn take_fresh(&self, cursor: &AtomicU32, limit: usize, class: usize, slot: u32) -> Option<Handle> {
+        if !self.raise_used(limit.min(self.zpages())) {
+            return None;
+        }
+        let (start, steps) = self.window(cursor, self.zpages());
+        let activate = |zpage: &usize| {
+            self.desc(*zpage).is_some_and(|desc| {
+                load(desc).state() == State::Free
+                    && exchange(desc, Desc::FREE, Desc::active(class, 1)).is_ok()
+            })
+        };
+        let Some(zpage) = self.from(start).take(steps).find(activate) else {
+            self.lower_used();
+            return None;
+        };
+        cursor.store((zpage + 1) as u32, Ordering::Relaxed);
+        self.claim(zpage, class, 0, slot)
+    }
+
+    /// Where a cursor stands, and how many zpages to look at from there.
+    fn window(&self, cursor: &AtomicU32, most: usize) -> (usize, usize) {
+        let at = cursor.load(Ordering::Relaxed) as usize;
+        (if at < self.zpages() { at } else { 0 }, most.min(self.zpages()))
+    }
+
+    /// Every zpage once, beginning at `start`.
+    fn from(&self, start: usize) -> impl Iterator<Item = usize> + use<> {
+        (start..self.zpages()).chain(0..start)
+    }
+
+    fn raise_used(&self, limit: usize) -> bool {
+        let mut used = self.used.load(Ordering::Relaxed);
+        while used < limit as u64 {
+            match self
+                .used
+                .compare_exchange_weak(used, used + 1, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return true,
+                Err(now) => used = now,
+            }
+        }
+        false
+    }
+
+    fn lower_used(&self) {
+        let mut used = self.used.load(Ordering::Relaxed);
+        while let Some(next) = used.checked_sub(1) {
+            match self
+                .used
+                .compare_exchange_weak(used, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    /// Gives an object back. `Some(zpage)` if that emptied its zpage, which is now `Emptying(owner)`: the
+    /// caller punches a hole, then calls [`Self::release_zpage`].
+    ///
+    /// # Errors
+    /// If the handle does not name an object in use.
+    pub fn free(&self, handle: Handle, owner: u16) -> Result<Option<usize>, Impossible> {
+        let (desc, seen, header) = self.live(handle)?;
+        let slot = header.load(Ordering::Acquire);
+        let taken = slot != 0
+            && header
+                .compare_exchange(slot, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if !taken {
+            return Err(impossible(
+                slot,
+                seen,
+                "an object header that names a slot and only its owner changes",
+            ));
+        }
+        let mut seen = load(desc);
+        while seen.state() == State::Active && seen.in_use() > 0 {
+            let last = seen.in_use() == 1;
+            let next = if last {
+                Desc::emptying(seen.class(), owner)
+            } else {
+                Desc::active(seen.class(), seen.in_use() - 1)
+            };
+            match exchange(desc, seen, next) {
+                Ok(()) => return Ok(last.then_some(handle.zpage())),
+                Err(now) => seen = now,
+            }
+        }
+        Err(impossible(slot, seen, "an active zpage that counts the object"))
+    }
+
+    /// Makes an emptied zpage free, after its bytes were made zero. Does nothing to a zpage that is not being
+    /// emptied: it is not the caller's.
+    pub fn release_zpage(&self, zpage: usize) {
+        let Some(desc) = self.desc(zpage) else { return };
+        let seen = load(desc);
+        if seen.state() == State::Emptying && exchange(desc, seen, Desc::FREE).is_ok() {
+            self.lower_used();
+        }
+    }
+
+    /// Zpages that process index `owner` was emptying, for cleaning after it died: punch each, then release
+    /// it.
+    pub fn emptying_of(&self, owner: u16) -> impl Iterator<Item = usize> + use<'a> {
+        let mine = move |desc: &AtomicU64| {
+            let seen = load(desc);
+            seen.state() == State::Emptying && seen.owner() == owner
+        };
+        self.descs
+            .iter()
+            .enumerate()
+            .filter(move |(_, desc)| mine(desc))
+            .map(|(zpage, _)| zpage)
+    }
+
+    /// The objects in use in a zpage with the slots that own them, as they are when looked at: for writing
+    /// back in order and for cleaning after a death.
+    pub fn objects(&self, zpage: usize) -> impl Iterator<Item = (Handle, u32)> + use<'a> {
+        let pool = *self;
+        let active = self
+            .desc(zpage)
+            .map(load)
+            .filter(|seen| seen.state() == State::Active);
+        let class = active.map_or(0, Desc::class);
+        (0..active.map_or(0, |_| class_objects(class))).filter_map(move |index| {
+            let handle = Handle::new(class, zpage, index);
+            let slot = pool.owner_slot(handle);
+            (slot != 0).then_some((handle, slot))
+        })
+    }
+
+    /// Every object that names `slot` as its owner: the published one, and what a process that died had not
+    /// yet published or not yet freed. Walks the whole zpool.
+    pub fn handles_of(&self, slot: u32) -> impl Iterator<Item = Handle> + use<'a> {
+        let pool = *self;
+        let objects = (0..self.zpages()).flat_map(move |zpage| pool.objects(zpage));
+        objects
+            .filter(move |&(_, owner)| owner == slot)
+            .map(|(handle, _)| handle)
+    }
+
+    /// Zpages that are not free, counted anew: to mend `used` after a death while nobody allocates.
+    #[must_use]
+    pub fn count_used(&self) -> u64 {
+        self.descs
+            .iter()
+            .filter(|desc| load(desc).state() != State::Free)
+            .count() as u64
+    }
+
+    /// Byte offset of the object in the data area; 0 for a handle that names no place in it (a damaged slot
+    /// word).
+    #[must_use]
+    pub fn offset(&self, handle: Handle) -> usize {
+        if self.names_a_place(handle) {
+            header_word(handle) * WORD_BYTES
+        } else {
+            0
+        }
+    }
+
+    /// Bytes of the object, header included; 0 for a handle that names no place in the data area.
+    #[must_use]
+    pub fn capacity(&self, handle: Handle) -> usize {
+        if self.names_a_place(handle) {
+            class_bytes(handle.class())
+        } else {
+            0
+        }
+    }
+
+    fn names_a_place(&self, handle: Handle) -> bool {
+        let class = handle.class();
+        class < CLASSES && handle.index() < class_objects(class) && handle.zpage() < self.zpages()
+    }
+
+    /// The slot that owns the object; 0 if it is free or its zpage is no longer what the handle says.
+    #[must_use]
+    pub fn owner_slot(&self, handle: Handle) -> u32 {
+        self.live(handle)
+            .map_or(0, |(_, _, header)| header.load(Ordering::Acquire))
+    }
+
+    /// Descriptor, its value, and header of a handle that names an object of an active zpage of its class.
+    fn live(&self, handle: Handle) -> Result<(&'a AtomicU64, Desc, &'a AtomicU32), Impossible> {
+        let outside = impossible(0, Desc(handle.0), "a handle inside the data area");
+        if !self.names_a_place(handle) {
+            return Err(outside);
+        }
+        let desc = self.desc(handle.zpage()).ok_or(outside)?;
+        let header = self.data.get(header_word(handle)).ok_or(outside)?;
+        let seen = load(desc);
+        if seen.state() != State::Active || seen.class() != handle.class() {
+            return Err(impossible(0, seen, "an active zpage of the handle's class"));
+        }
+        Ok((desc, seen, header))
+    }
+}
+
+const fn header_word(handle: Handle) -> usize {
+    handle.zpage() * ZPAGE_WORDS + handle.index() * (class_bytes(handle.class()) / WORD_BYTES)
+}
+
+const fn impossible(slot: u32, desc: Desc, expected: &'static str) -> Impossible {
+    Impossible {
+        slot,
+        word: desc.0,
+        expected,
+    }
+}
+
+fn load(desc: &AtomicU64) -> Desc {
+    Desc(desc.load(Ordering::Acquire))
+}
+
+/// One CAS that both publishes what its thread did before and sees what the last change published.
+fn exchange(desc: &AtomicU64, seen: Desc, next: Desc) -> Result<(), Desc> {
+    desc.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Acquire)
+        .map(|_| ())
+        .map_err(Desc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    struct Memory {
+        descs: Vec<AtomicU64>,
+        data: Vec<AtomicU32>,
+        used: AtomicU64,
+    }
+
+    impl Memory {
+        fn new(zpages: usize) -> Self {
+            let descs = (0..zpages).map(|_| AtomicU64::new(0)).collect();
+            let data = (0..zpages * ZPAGE_WORDS).map(|_| AtomicU32::new(0)).collect();
+            Self {
+                descs,
+                data,
+                used: AtomicU64::new(0),
+            }
+        }
+
+        fn pool(&self) -> Zpool<'_> {
+            Zpool {
+                descs: &self.descs,
+                data: &self.data,
+                used: &self.used,
+            }
+        }
+    }
+
+    #[test]
+    fn classes() {
+        assert_eq!(
+            [0, 1, 64, 65, 4160].map(class_of),
+            [Some(0), Some(0), Some(0), Some(1), Some(64)]
+        );
+        assert_eq!(class_of(4161), None);
+        assert_eq!((class_objects(0), class_objects(CLASSES - 1)), (256, 3));
+        for class in 0..CLASSES {
+            assert_eq!(class_of(class_bytes(class)), Some(class));
+            assert!(class_objects(class) * class_bytes(class) <= ZPAGE_BYTES);
+        }
+    }
+
+    #[test]
+    fn descriptors_round_trip() {
+        for class in 0..CLASSES {
+            for in_use in 0..=class_objects(class) {
+                let desc = Desc::active(class, in_use);
+                assert_eq!(
+                    (desc.state(), desc.class(), desc.in_use()),
+                    (State::Active, class, in_use)
+                );
+            }
+            let desc = Desc::emptying(class, u16::MAX);
+            assert_eq!(
+                (desc.state(), desc.class(), desc.owner()),
+                (State::Emptying, class, u16::MAX)
+            );
+        }
+        assert_eq!(Desc(0).state(), State::Free);
+        assert_eq!(Desc::active(CLASSES, 1).state(), State::Invalid);
+        let handle = Handle::new(64, ZPAGES_MAX - 1, 255);
+        assert_eq!(
+            (handle.class(), handle.zpage(), handle.index()),
+            (64, ZPAGES_MAX - 1, 255)
+        );
+        assert!(Handle::new(127, ZPAGES_MAX - 1, 255).0 < 1 << 40);
+    }
+
+    #[test]
+    fn a_life() {
+        let memory = Memory::new(4);
+        let (pool, hints) = (memory.pool(), ZpoolHints::new());
+        let handles: Vec<_> = (1..=4)
+            .map(|slot| pool.alloc(&hints, 4, OBJECT_MAX, slot).unwrap())
+            .collect();
+        let object = |zpage, index| Handle::new(CLASSES - 1, zpage, index);
+        assert_eq!(
+            handles,
+            [object(0, 0), object(0, 1), object(0, 2), object(1, 0)],
+            "three fit a zpage"
+        );
+        assert_eq!(
+            (pool.offset(handles[3]), pool.capacity(handles[1])),
+            (ZPAGE_BYTES, 4160)
+        );
+        assert_eq!(
+            (
+                pool.owner_slot(handles[3]),
+                pool.owner_slot(object(1, 1)),
+                pool.count_used()
+            ),
+            (4, 0, 2)
+        );
+        assert_eq!(pool.free(handles[0], 7), Ok(None));
+        assert_eq!(pool.free(handles[2], 7), Ok(None));
+        assert_eq!(pool.objects(0).collect::<Vec<_>>(), [(handles[1], 2)]);
+        assert!(pool.handles_of(4).eq([handles[3]]) && pool.handles_of(1).eq([]));
+        assert_eq!(pool.free(handles[1], 7), Ok(Some(0)));
+        assert_eq!(pool.emptying_of(7).collect::<Vec<_>>(), [0]);
+        assert_eq!((pool.emptying_of(6).count(), pool.objects(0).count()), (0, 0));
+        assert!(pool.free(handles[1], 7).is_err(), "twice");
+        pool.release_zpage(1);
+        pool.release_zpage(9);
+        assert_eq!(pool.count_used(), 2, "not being emptied");
+        pool.release_zpage(0);
+        pool.release_zpage(0);
+        assert_eq!((memory.used.load(Ordering::Relaxed), pool.count_used()), (1, 1));
+    }
+
+    #[test]
+    fn every_handle_stays_inside() {
+        let memory = Memory::new(2);
+        let pool = memory.pool();
+        assert_eq!(
+            (
+                pool.offset(Handle::new(0, 1, 255)),
+                pool.capacity(Handle::new(0, 1, 255))
+            ),
+            (32704, 64)
+        );
+        for bad in [
+            Handle(!0),
+            Handle::new(0, 2, 0),
+            Handle::new(64, 0, 3),
+            Handle::new(65, 0, 0),
+        ] {
+            assert_eq!(
+                (pool.offset(bad), pool.capacity(bad), pool.owner_slot(bad)),
+                (0, 0, 0)
+            );
+            assert!(pool.free(bad, 1).is_err());
+        }
+    }
+
+    #[test]
+    fn limits_and_refusals() {
+        let memory = Memory::new(3);
+        let (pool, hints) = (memory.pool(), ZpoolHints::new());
+        assert_eq!(pool.alloc(&hints, 3, OBJECT_MAX + 1, 1), None);
+        assert_eq!(pool.alloc(&hints, 3, 64, 0), None, "slot 0 owns nothing");
+        assert_eq!(pool.alloc(&hints, 0, 64, 1), None);
+        let first = pool.alloc(&hints, 1, 64, 1).unwrap();
+        assert_eq!(
+            pool.alloc(&hints, 1, 128, 2),
+            None,
+            "another class needs another zpage"
+        );
+        assert!(pool.alloc(&hints, 1, 64, 3).is_some());
+        assert_eq!(pool.alloc(&hints, 3, 128, 2).unwrap().zpage(), 1);
+        assert_eq!(pool.owner_slot(first), 1);
+        assert!(pool.free(Handle::new(0, 0, 5), 1).is_err(), "free object");
+        assert!(pool.free(Handle::new(2, 0, 0), 1).is_err(), "another class");
+    }
+
+    #[test]
+    fn emptying_zpages_are_left_alone() {
+        let memory = Memory::new(1);
+        let (pool, hints) = (memory.pool(), ZpoolHints::new());
+        let handle = pool.alloc(&hints, 1, 64, 1).unwrap();
+        assert_eq!(pool.free(handle, 2), Ok(Some(0)));
+        assert_eq!(pool.alloc(&hints, 1, 64, 1), None);
+        pool.release_zpage(0);
+        assert!(
+            pool.alloc(&hints, 1, 4000, 1).is_some(),
+            "any class after release"
+        );
+    }
+
+    #[test]
+    fn bytes_left_behind_lose_an_object_but_nothing_else() {
+        let memory = Memory::new(1);
+        memory.data[header_word(Handle::new(CLASSES - 1, 0, 1))].store(99, Ordering::Relaxed);
+        let (pool, hints) = (memory.pool(), ZpoolHints::new());
+        let got: Vec<_> = core::iter::from_fn(|| pool.alloc(&hints, 1, OBJECT_MAX, 1)).collect();
+        assert_eq!(
+            got,
+            [Handle::new(CLASSES - 1, 0, 0), Handle::new(CLASSES - 1, 0, 2)]
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! malloc and its family: jemalloc with its extents in the managed range and its metadata outside, so that freeing a
+//! swapped object touches nothing that is swapped.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use farpage::mem;
+use farpage::mm::{PAGE, mm};
+use tikv_jemalloc_sys as je;
+
+unsafe extern "C" {
+    fn farpage_thread_bound() -> *mut c_int;
+}
+
+const ARENAS_MAX: usize = 16;
+static ARENAS: [AtomicU32; ARENAS_MAX] = [const { AtomicU32::new(0) }; ARENAS_MAX];
+static ARENA_COUNT: AtomicU32 = AtomicU32::new(0);
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// jemalloc 5.3's `arena_config_t`.
+#[repr(C)]
+struct ArenaConfig {
+    hooks: *const je::extent_hooks_t,
+    metadata_use_hooks: bool,
+}
+
+struct Hooks(je::extent_hooks_t);
+// SAFETY: a table of function pointers that is never written.
+unsafe impl Sync for Hooks {}
+
+static HOOKS: Hooks = Hooks(je::extent_hooks_t {
+    alloc: Some(extent_alloc),
+    dalloc: Some(extent_keep),
+    destroy: Some(extent_destroy),
+    commit: Some(extent_commit),
+    decommit: Some(extent_no_range),
+    purge_lazy: Some(extent_no_range),
+    purge_forced: Some(extent_purge),
+    split: Some(extent_split),
+    merge: Some(extent_merge),
+});
+
+/// Creates the arenas; threads move to them at their next allocation.
+pub fn start() {
+    // SAFETY: no preconditions.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.clamp(1, 8) as usize;
+    let mut made = 0;
+    for arena in ARENAS.iter().take((cpus * 2).min(ARENAS_MAX)) {
+        let config = ArenaConfig { hooks: &raw const HOOKS.0, metadata_use_hooks: false };
+        let mut index: c_uint = 0;
+        let mut size = size_of::<c_uint>();
+        let name = c"experimental.arenas_create_ext";
+        // SAFETY: jemalloc's documented call: the index comes out, the configuration goes in.
+        let error = unsafe {
+            let (out, new) = (&mut index as *mut c_uint as *mut c_void, &config as *const ArenaConfig as *mut c_void);
+            je::mallctl(name.as_ptr(), out, &mut size, new, size_of::<ArenaConfig>())
+        };
+        if error != 0 {
+            break;
+        }
+        arena.store(index, Ordering::Relaxed);
+        made += 1;
+    }
+    ARENA_COUNT.store(made, Ordering::Release);
+}
+
+/// Makes this thread use one of our arenas from now on, once they exist.
+#[cold]
+fn bind() {
+    let count = ARENA_COUNT.load(Ordering::Acquire);
+    if count == 0 {
+        return;
+    }
+    // SAFETY: this thread's own flag; set first, since mallctl may allocate.
+    unsafe { *farpage_thread_bound() = 1 };
+    let arena = ARENAS[(NEXT.fetch_add(1, Ordering::Relaxed) % count) as usize].load(Ordering::Relaxed);
+    // SAFETY: jemalloc's documented call: an arena index goes in.
+    unsafe {
+        let new = &arena as *const u32 as *mut c_void;
+        je::mallctl(c"thread.arena".as_ptr(), core::ptr::null_mut(), core::ptr::null_mut(), new, size_of::<c_uint>());
+    }
+}
+
+#[inline(always)]
+fn ready() {
+    // SAFETY: this thread's own flag.
+    if unsafe { *farpage_thread_bound() } == 0 {
+        bind();
+    }
+}
+
+fn no_memory() -> *mut c_void {
+    // SAFETY: errno of this thread.
+    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    core::ptr::null_mut()
+}
+
+fn or_errno(pointer: *mut c_void) -> *mut c_void {
+    if pointer.is_null() { no_memory() } else { pointer }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    ready();
+    // SAFETY: as the caller's.
+    or_errno(unsafe { je::malloc(size) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(pointer: *mut c_void) {
+    // SAFETY: errno must survive free.
+    unsafe {
+        let errno = *libc::__errno_location();
+        je::free(pointer);
+        *libc::__errno_location() = errno;
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(pointer: *mut c_void) {
+    // SAFETY: as the caller's.
+    unsafe { free(pointer) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    ready();
+    // SAFETY: as the caller's.
+    or_errno(unsafe { je::calloc(count, size) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(pointer: *mut c_void, size: usize) -> *mut c_void {
+    ready();
+    if size == 0 && !pointer.is_null() {
+        // As glibc: freed, NULL.
+        // SAFETY: as the caller's.
+        unsafe { free(pointer) };
+        return core::ptr::null_mut();
+    }
+    // SAFETY: as the caller's.
+    or_errno(unsafe { je::realloc(pointer, size) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: as the caller's.
+        Some(bytes) => unsafe { realloc(pointer, bytes) },
+        None => no_memory(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    ready();
+    // SAFETY: as the caller's.
+    unsafe { je::posix_memalign(out, align, size) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    // SAFETY: as the caller's.
+    unsafe { memalign(align, size) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    ready();
+    if align > usize::MAX / 2 + 1 {
+        // SAFETY: errno of this thread.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+        return core::ptr::null_mut();
+    }
+    // SAFETY: a power of two of at least pointer size, as glibc rounds it up.
+    or_errno(unsafe { je::aligned_alloc(align.next_power_of_two().max(8), size) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
+    // SAFETY: as the caller's.
+    unsafe { memalign(PAGE as usize, size) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE as usize) {
+        // SAFETY: as the caller's.
+        Some(rounded) => unsafe { memalign(PAGE as usize, rounded) },
+        None => no_memory(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
+    // SAFETY: as the caller's.
+    unsafe { je::malloc_usable_size(pointer) }
+}
+
+/// Gives free memory back to the system, as in glibc; 1 if anything may have been.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_trim(_pad: usize) -> c_int {
+    const ALL: &core::ffi::CStr = c"arena.4096.purge"; // MALLCTL_ARENAS_ALL
+    let none = core::ptr::null_mut();
+    // SAFETY: a call without arguments.
+    unsafe { je::mallctl(ALL.as_ptr(), none, none.cast(), none, 0) };
+    1
+}
+
+/// glibc's tuning knobs mean nothing here; 1 is success.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mallopt(_param: c_int, _value: c_int) -> c_int {
+    1
+}
+
+type HooksPtr = *mut je::extent_hooks_t;
+
+unsafe extern "C" fn extent_alloc(
+    _hooks: HooksPtr, wanted: *mut c_void, size: usize, align: usize, zero: *mut bool, commit: *mut bool, _arena: c_uint,
+) -> *mut c_void {
+    if !wanted.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: out parameters of jemalloc's.
+    let (zero, commit) = unsafe { (&mut *zero, &mut *commit) };
+    if *commit && !may_grow(size) {
+        return core::ptr::null_mut();
+    }
+    match mem::allocate(size as u64, libc::PROT_READ | libc::PROT_WRITE, align as u64) {
+        Ok(address) => {
+            *zero = true;
+            address as *mut c_void
+        }
+        Err(_) => core::ptr::null_mut(),
+    }
+}
+
+/// Counts `size` bytes as in use from now on; false when swap could not hold them.
+fn may_grow(size: usize) -> bool {
+    let mm = mm();
+    farpage::activate::before_growth(mm, size as u64);
+    let fits = mem::room_for(mm, size as u64);
+    if fits {
+        mem::commit(mm, size as i64);
+    }
+    fits
+}
+
+/// Extents are mapped writable at once; committing them is only a matter of counting.
+unsafe extern "C" fn extent_commit(
+    _hooks: HooksPtr, _address: *mut c_void, _size: usize, _offset: usize, length: usize, _arena: c_uint,
+) -> bool {
+    !may_grow(length)
+}
+
+unsafe extern "C" fn extent_no_range(
+    _hooks: HooksPtr, _address: *mut c_void, _size: usize, _offset: usize, _length: usize, _arena: c_uint,
+) -> bool {
+    true
+}
+
+unsafe extern "C" fn extent_purge(
+    _hooks: HooksPtr, address: *mut c_void, _size: usize, offset: usize, length: usize, _arena: c_uint,
+) -> bool {
+    mem::madvise(address as u64 + offset as u64, length as u64, libc::MADV_DONTNEED) < 0
+}
+
+/// Extents stay with jemalloc, which reuses them.
+unsafe extern "C" fn extent_keep(
+    _hooks: HooksPtr, _address: *mut c_void, _size: usize, _committed: bool, _arena: c_uint,
+) -> bool {
+    true
+}
+
+unsafe extern "C" fn extent_destroy(
+    _hooks: HooksPtr, address: *mut c_void, size: usize, _committed: bool, _arena: c_uint,
+) {
+    mem::munmap(address as u64, size as u64);
+}
+
+unsafe extern "C" fn extent_split(
+    _hooks: HooksPtr, _address: *mut c_void, _size: usize, _a: usize, _b: usize, _committed: bool, _arena: c_uint,
+) -> bool {
+    false
+}
+
+unsafe extern "C" fn extent_merge(
+    _hooks: HooksPtr, _a: *mut c_void, _a_size: usize, _b: *mut c_void, _b_size: usize, _committed: bool, _arena: c_uint,
+) -> bool {
+    false
+}

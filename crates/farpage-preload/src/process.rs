@@ -1,0 +1,394 @@
+//! fork, exec, spawn.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::Ordering;
+
+use farpage::mm::{fd, mm, mode};
+use farpage::pool::{flag, is_managed};
+use farpage::trap::{self, Pins};
+use farpage::{fork, join, sys};
+
+use crate::real::call_real;
+use crate::result;
+
+type Strings = *const *const c_char;
+
+unsafe extern "C" {
+    static environ: Strings;
+    fn farpage_execl();
+    fn farpage_execlp();
+    fn farpage_execle();
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> libc::pid_t {
+    fork::window(&mut || i64::from(call_real!(fork as fn() -> libc::pid_t,))) as libc::pid_t
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> libc::pid_t {
+    let pid = fork::window(&mut || i64::from(call_real!(_Fork as fn() -> libc::pid_t,))) as libc::pid_t;
+    if pid == 0 {
+        join::rejoin_after_dormant_fork();
+    }
+    pid
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
+    fork::window(&mut || i64::from(call_real!(daemon as fn(c_int, c_int) -> c_int, nochdir, noclose))) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkpty(master: *mut c_int, name: *mut c_char, termios: *const c_void, size: *const c_void) -> libc::pid_t {
+    type Pointer = *const c_void;
+    fork::window(&mut || {
+        i64::from(call_real!(
+            forkpty as fn(*mut c_int, *mut c_char, Pointer, Pointer) -> libc::pid_t,
+            master, name, termios, size
+        ))
+    }) as libc::pid_t
+}
+
+type CloneStart = extern "C" fn(*mut c_void) -> c_int;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    start: CloneStart, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int, tls: *mut c_void, child_tid: *mut c_int,
+) -> c_int {
+    let mut real = || {
+        i64::from(call_real!(
+            clone as fn(CloneStart, *mut c_void, c_int, *mut c_void, *mut c_int, *mut c_void, *mut c_int) -> c_int,
+            start, stack, flags, argument, parent_tid, tls, child_tid
+        ))
+    };
+    let done = if flags & libc::CLONE_VM == 0 { fork::window(&mut real) } else { real() };
+    done as c_int
+}
+
+/// syscall(SYS_fork) and SYS_clone without shared memory.
+pub fn raw_fork(args: [u64; 6]) -> i64 {
+    result(fork::fork(libc::SYS_clone, args))
+}
+
+/// With --no-follow programs started from here are not managed: the variables that would load the library go.
+pub fn stop_following() {
+    // SAFETY: in the constructor, before the program has threads.
+    unsafe {
+        libc::unsetenv(c"LD_PRELOAD".as_ptr());
+        libc::unsetenv(join::ENV_POOL.as_ptr());
+    }
+}
+
+/// An environment for a new image that loads the library, even if the program cleared its own. Holds what it made.
+struct Environment {
+    strings: Strings,
+    made: Option<(u64, u64)>,
+}
+
+impl Environment {
+    /// `envp` itself where nothing is missing (or nothing should follow).
+    unsafe fn following(envp: Strings) -> Environment {
+        const PRELOAD: &[u8] = b"LD_PRELOAD=";
+        const TEXT_LEN: u64 = 4096;
+        let plain = Environment { strings: envp, made: None };
+        let mm = mm();
+        if envp.is_null() || mm.mode.load(Ordering::Relaxed) == mode::OFF || mm.header().has(flag::NO_FOLLOW) {
+            return plain;
+        }
+        let library = sys::Num::new(mm.fd(fd::LIBRARY) as u64, 10);
+        let pool = sys::Num::new(mm.fd(fd::POOL) as u64, 10);
+        let (mut count, mut preload, mut has_pool) = (0usize, None, false);
+        // SAFETY: a NULL-terminated array of C strings.
+        unsafe {
+            while !(*envp.add(count)).is_null() {
+                let text = CStr::from_ptr(*envp.add(count)).to_bytes();
+                has_pool |= text.strip_prefix(join::ENV_POOL.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='));
+                if text.starts_with(PRELOAD) {
+                    preload = Some(&text[PRELOAD.len()..]);
+                }
+                count += 1;
+            }
+        }
+        let path = [b"/proc/self/fd/".as_slice(), library.text().as_bytes()];
+        let loaded = preload.is_some_and(|value| {
+            value.split(|&b| b == b':' || b == b' ').any(|item| item.strip_prefix(path[0]) == Some(path[1]))
+        });
+        let theirs = preload.unwrap_or_default();
+        let len = ((count + 3) * 8) as u64 + TEXT_LEN + theirs.len() as u64;
+        if loaded && has_pool {
+            return plain;
+        }
+        let Ok(memory) = sys::engine_memory(len) else { return plain };
+        let array = memory as *mut *const c_char;
+        let mut text = memory + ((count + 3) * 8) as u64;
+        let mut put = |parts: &[&[u8]]| {
+            let start = text;
+            for part in parts.iter().chain(&[b"\0".as_slice()]) {
+                // SAFETY: both variables fit TEXT_LEN plus the program's own LD_PRELOAD.
+                unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), text as *mut u8, part.len()) };
+                text += part.len() as u64;
+            }
+            start as *const c_char
+        };
+        let colon: &[u8] = if theirs.is_empty() { b"" } else { b":" };
+        let ours = [
+            put(&[PRELOAD, path[0], path[1], colon, theirs]),
+            put(&[join::ENV_POOL.to_bytes(), b"=", pool.text().as_bytes()]),
+        ];
+        let mut at = 0;
+        // SAFETY: the array has room for count + 3 pointers; the source holds count strings.
+        unsafe {
+            for i in 0..count {
+                let entry = *envp.add(i);
+                let bytes = CStr::from_ptr(entry).to_bytes();
+                let replaced = bytes.starts_with(PRELOAD) || bytes.starts_with(b"FARPAGE_POOL_FD=");
+                if !replaced {
+                    array.add(at).write(entry);
+                    at += 1;
+                }
+            }
+            for entry in ours {
+                array.add(at).write(entry);
+                at += 1;
+            }
+        }
+        Environment { strings: array as Strings, made: Some((memory, len)) }
+    }
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        if let Some((memory, len)) = self.made {
+            // SAFETY: memory of ours that nobody refers to any more.
+            let _ = unsafe { sys::munmap(memory, len) };
+        }
+    }
+}
+
+/// Tells the supervisor that what comes next may not be ours any more; undone if exec fails.
+fn mark_exec(on: bool) {
+    if let Some(entry) = mm().entry_opt()
+        && entry.pid.load(Ordering::Relaxed) == sys::getpid()
+    {
+        entry.execing.store(u32::from(on), Ordering::Relaxed);
+    }
+}
+
+fn exec(nr: i64, args: impl Fn(Strings) -> [u64; 6], envp: Strings) -> c_int {
+    // SAFETY: the caller's environment.
+    let environment = unsafe { Environment::following(envp) };
+    mark_exec(true);
+    let args = args(environment.strings);
+    // SAFETY: the caller's call.
+    let raw = if mm().is_active() { trap::perform(nr, args) } else { unsafe { sys::raw(nr, args) } };
+    mark_exec(false);
+    drop(environment);
+    result(raw) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    exec(libc::SYS_execve, |envp| [path as u64, argv as u64, envp as u64, 0, 0, 0], envp)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farpage_execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { execve(path, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, envp: Strings) -> c_int {
+    let empty = c"".as_ptr() as u64;
+    let flags = libc::AT_EMPTY_PATH as u64;
+    exec(libc::SYS_execveat, |envp| [file as u64, empty, argv as u64, envp as u64, flags, 0], envp)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
+    exec(libc::SYS_execveat, |envp| [dir as u64, path as u64, argv as u64, envp as u64, flags as u64, 0], envp)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller's arguments and its environment.
+    unsafe { execve(path, argv, environ) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller's arguments and its environment.
+    unsafe { execvpe(file, argv, environ) }
+}
+
+/// The search along PATH is libc's; every string it may pass to the kernel is kept in RAM meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe {
+        let environment = Environment::following(envp);
+        let mut pins = Pins::new();
+        pin_string(&mut pins, file);
+        pin_strings(&mut pins, argv);
+        pin_strings(&mut pins, environment.strings);
+        mark_exec(true);
+        let done = call_real!(execvpe as fn(*const c_char, Strings, Strings) -> c_int, file, argv, environment.strings);
+        mark_exec(false);
+        pins.release(mm());
+        done
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farpage_execv(path: *const c_char, argv: Strings, search: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { if search != 0 { execvp(path, argv) } else { execv(path, argv) } }
+}
+
+/// Variadic: the C shim collects the arguments.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execl() {
+    core::arch::naked_asm!("jmp {}", sym farpage_execl)
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execlp() {
+    core::arch::naked_asm!("jmp {}", sym farpage_execlp)
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execle() {
+    core::arch::naked_asm!("jmp {}", sym farpage_execle)
+}
+
+unsafe fn pin_string(pins: &mut Pins, text: *const c_char) {
+    if mm().is_active() && is_managed(text as u64) {
+        // SAFETY: a C string of the caller's.
+        let len = unsafe { CStr::from_ptr(text) }.count_bytes() as u64 + 1;
+        pins.add(mm(), text as u64, len);
+    }
+}
+
+unsafe fn pin_strings(pins: &mut Pins, array: Strings) {
+    if !mm().is_active() || array.is_null() {
+        return;
+    }
+    // SAFETY: a NULL-terminated array of C strings.
+    unsafe {
+        let mut count = 0;
+        while !(*array.add(count)).is_null() {
+            pin_string(pins, *array.add(count));
+            count += 1;
+        }
+        pins.add(mm(), array as u64, (count as u64 + 1) * 8);
+    }
+}
+
+/// glibc's posix_spawn_file_actions_t, as far as it must be known: the array of actions, and where paths may be in one.
+#[repr(C)]
+struct FileActions {
+    allocated: c_int,
+    used: c_int,
+    actions: *const [u64; 4],
+}
+
+unsafe fn pin_file_actions(pins: &mut Pins, actions: *const FileActions) {
+    // SAFETY: the caller's structure, or NULL.
+    let Some(actions) = (unsafe { actions.as_ref() }) else { return };
+    pins.add(mm(), actions as *const _ as u64, 80);
+    for i in 0..actions.used.max(0) as usize {
+        // SAFETY: `used` actions of 32 bytes.
+        let action = unsafe { actions.actions.add(i) };
+        pins.add(mm(), action as u64, 32);
+        // SAFETY: as above.
+        for word in unsafe { *action } {
+            // A path, or numbers that are no managed address.
+            if is_managed(word) {
+                // SAFETY: the only pointers in an action are C strings.
+                unsafe { pin_string(pins, word as *const c_char) };
+            }
+        }
+    }
+}
+
+type Spawn = (*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings);
+
+/// The child of posix_spawn runs with our signals blocked: all it touches must be in RAM.
+unsafe fn spawn(request: Spawn, search: bool) -> c_int {
+    let (pid, path, actions, attributes, argv, envp) = request;
+    // SAFETY: the caller's arguments.
+    unsafe {
+        let environment = Environment::following(envp);
+        let mut pins = Pins::new();
+        if mm().is_active() {
+            pin_string(&mut pins, path);
+            pin_strings(&mut pins, argv);
+            pin_strings(&mut pins, environment.strings);
+            pin_file_actions(&mut pins, actions as *const FileActions);
+            pins.add(mm(), attributes as u64, 336);
+        }
+        type Pointer = *const c_void;
+        let envp = environment.strings;
+        let error = if search {
+            call_real!(
+                posix_spawnp as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
+                pid, path, actions, attributes, argv, envp
+            )
+        } else {
+            call_real!(
+                posix_spawn as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
+                pid, path, actions, attributes, argv, envp
+            )
+        };
+        pins.release(mm());
+        error
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { spawn((pid, path, actions, attributes, argv, envp), false) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { spawn((pid, path, actions, attributes, argv, envp), true) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    // SAFETY: the caller's string and its environment.
+    unsafe {
+        let mut pins = Pins::new();
+        if !command.is_null() {
+            pin_string(&mut pins, command);
+            pin_strings(&mut pins, environ);
+        }
+        let status = call_real!(system as fn(*const c_char) -> c_int, command);
+        pins.release(mm());
+        status
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
+    // SAFETY: the caller's strings and its environment.
+    unsafe {
+        let mut pins = Pins::new();
+        pin_string(&mut pins, command);
+        pin_strings(&mut pins, environ);
+        let stream = call_real!(popen as fn(*const c_char, *const c_char) -> *mut c_void, command, kind);
+        pins.release(mm());
+        stream
+    }
+}

@@ -1,0 +1,62 @@
+//! The libc functions behind the symbols this library takes over, looked up once in the constructor.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+macro_rules! real_functions {
+    ($($name:ident)*) => {
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy)]
+        pub enum Real { $($name),* }
+        const NAMES: &[&core::ffi::CStr] = &[$(
+            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            }
+        ),*];
+    };
+}
+
+real_functions! {
+    fork _Fork daemon forkpty clone posix_spawn posix_spawnp system popen pthread_create
+    sigaction signal sigaltstack sigsuspend ppoll pselect epoll_pwait epoll_pwait2
+    readv writev preadv pwritev preadv64 pwritev64 preadv2 pwritev2 preadv64v2 pwritev64v2
+    sendmsg recvmsg sendmmsg recvmmsg
+    execvpe
+}
+
+static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
+
+pub fn resolve() {
+    for (address, name) in ADDRESSES.iter().zip(NAMES) {
+        address.store(look_up(name), Ordering::Relaxed);
+    }
+}
+
+fn look_up(name: &core::ffi::CStr) -> usize {
+    // SAFETY: RTLD_NEXT with a valid name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+}
+
+/// The address of the real function. Called before the constructor it is looked up there and then.
+pub fn address(real: Real) -> *mut c_void {
+    let slot = &ADDRESSES[real as usize];
+    let mut found = slot.load(Ordering::Relaxed);
+    if found == 0 {
+        found = look_up(NAMES[real as usize]);
+        slot.store(found, Ordering::Relaxed);
+    }
+    found as *mut c_void
+}
+
+/// The real function as a function pointer of the given type.
+macro_rules! call_real {
+    ($name:ident as fn($($ty:ty),*) -> $ret:ty, $($arg:expr),*) => {{
+        let address = $crate::real::address($crate::real::Real::$name);
+        // SAFETY: the symbol of that name has this signature in libc.
+        let function: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { core::mem::transmute(address) };
+        // SAFETY: the caller's arguments, passed on.
+        unsafe { function($($arg),*) }
+    }};
+}
+pub(crate) use call_real;

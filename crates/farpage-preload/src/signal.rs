@@ -1,0 +1,197 @@
+//! Signal actions and masks: SIGBUS and SIGSYS stay ours and unblocked.
+
+use core::ffi::{c_int, c_void};
+
+use farpage::mm::mm;
+use farpage::signals::{self, Action};
+use farpage::sys::OURS;
+use farpage::trap;
+
+use crate::real::call_real;
+use crate::result;
+
+fn is_ours(sig: c_int) -> bool {
+    sig == libc::SIGBUS || sig == libc::SIGSYS
+}
+
+/// The first word of a sigset_t is the kernel's mask.
+fn without_ours(set: &libc::sigset_t) -> libc::sigset_t {
+    let mut copy = *set;
+    // SAFETY: a sigset_t is made of u64 words.
+    unsafe { *(&raw mut copy as *mut u64) &= !OURS };
+    copy
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    // SAFETY: the caller's structures.
+    unsafe {
+        if is_ours(sig) && mm().is_active() {
+            return virtual_sigaction(sig, new, old);
+        }
+        if new.is_null() {
+            return call_real!(sigaction as fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int, sig, new, old);
+        }
+        let mut copy = *new;
+        copy.sa_mask = without_ours(&copy.sa_mask);
+        call_real!(sigaction as fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int, sig, &copy, old)
+    }
+}
+
+unsafe fn virtual_sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    // SAFETY: the caller's structures; the first word of a mask is the kernel's.
+    unsafe {
+        let wanted = new.as_ref().map(|new| Action {
+            handler: new.sa_sigaction as u64,
+            flags: new.sa_flags as u64,
+            restorer: 0,
+            mask: *(&raw const new.sa_mask as *const u64),
+        });
+        let mut before = Action::default();
+        signals::sigaction(sig, wanted.as_ref(), Some(&mut before));
+        if let Some(old) = old.as_mut() {
+            *old = core::mem::zeroed();
+            old.sa_sigaction = before.handler as usize;
+            old.sa_flags = before.flags as c_int;
+            *(&raw mut old.sa_mask as *mut u64) = before.mask;
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(sig: c_int, handler: usize) -> usize {
+    if !(is_ours(sig) && mm().is_active()) {
+        return call_real!(signal as fn(c_int, usize) -> usize, sig, handler);
+    }
+    let new = Action { handler: handler as u64, flags: libc::SA_RESTART as u64, restorer: 0, mask: 0 };
+    let mut old = Action::default();
+    signals::sigaction(sig, Some(&new), Some(&mut old));
+    old.handler as usize
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+    // SAFETY: the caller's sets.
+    let error = unsafe { pthread_sigmask(how, set, old) };
+    result(-i64::from(error)) as c_int
+}
+
+/// Returns the error number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+    /// libc's own signals (cancellation, setxid) can't be blocked by a program.
+    const LIBC_OWN: u64 = 3 << 31;
+    // SAFETY: the caller's sets; eight bytes of each are the kernel's mask.
+    unsafe {
+        let mut before = 0u64;
+        let copy = set.as_ref().map(|set| *(&raw const *set as *const u64) & !LIBC_OWN);
+        let kept = copy.map(|mask| if how == libc::SIG_UNBLOCK { mask } else { mask & !OURS });
+        let new = kept.as_ref().map_or(0, |mask| mask as *const u64 as u64);
+        let raw = farpage::sys::raw(libc::SYS_rt_sigprocmask, [how as u64, new, &mut before as *mut u64 as u64, 8, 0, 0]);
+        if raw == 0
+            && let Some(old) = old.as_mut()
+        {
+            *old = core::mem::zeroed();
+            *(&raw mut *old as *mut u64) = before;
+        }
+        -raw as c_int
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
+    // SAFETY: the caller's set.
+    let copy = unsafe { without_ours(&*mask) };
+    call_real!(sigsuspend as fn(*const libc::sigset_t) -> c_int, &copy)
+}
+
+/// The kernel writes signal frames on an alternate stack without asking: it stays in RAM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
+    // SAFETY: the caller's structures, copied so that the kernel sees none of managed memory.
+    unsafe {
+        let wanted = new.as_ref().copied();
+        if let Some(stack) = &wanted
+            && stack.ss_flags & libc::SS_DISABLE == 0
+        {
+            crate::threads::keep(stack.ss_sp as u64, stack.ss_size as u64);
+        }
+        let mut before: libc::stack_t = core::mem::zeroed();
+        let new = wanted.as_ref().map_or(core::ptr::null(), |stack| stack as *const libc::stack_t);
+        let done = call_real!(sigaltstack as fn(*const libc::stack_t, *mut libc::stack_t) -> c_int, new, &mut before);
+        if done == 0
+            && let Some(old) = old.as_mut()
+        {
+            *old = before;
+        }
+        done
+    }
+}
+
+type Timespec = *const libc::timespec;
+
+fn optional(mask: *const libc::sigset_t, copy: &mut Option<libc::sigset_t>) -> *const libc::sigset_t {
+    // SAFETY: the caller's set, or NULL.
+    *copy = unsafe { mask.as_ref() }.map(without_ours);
+    copy.as_ref().map_or(core::ptr::null(), |mask| mask as *const _)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: Timespec, mask: *const libc::sigset_t) -> c_int {
+    let mut copy = None;
+    let mask = optional(mask, &mut copy);
+    call_real!(ppoll as fn(*mut libc::pollfd, libc::nfds_t, Timespec, *const libc::sigset_t) -> c_int, fds, count, timeout, mask)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    count: c_int, read: *mut c_void, write: *mut c_void, except: *mut c_void, timeout: Timespec, mask: *const libc::sigset_t,
+) -> c_int {
+    let mut copy = None;
+    let mask = optional(mask, &mut copy);
+    type Sets = *mut c_void;
+    call_real!(
+        pselect as fn(c_int, Sets, Sets, Sets, Timespec, *const libc::sigset_t) -> c_int,
+        count, read, write, except, timeout, mask
+    )
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(fd: c_int, events: *mut c_void, max: c_int, timeout: c_int, mask: *const libc::sigset_t) -> c_int {
+    let mut copy = None;
+    let mask = optional(mask, &mut copy);
+    call_real!(
+        epoll_pwait as fn(c_int, *mut c_void, c_int, c_int, *const libc::sigset_t) -> c_int,
+        fd, events, max, timeout, mask
+    )
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(fd: c_int, events: *mut c_void, max: c_int, timeout: Timespec, mask: *const libc::sigset_t) -> c_int {
+    let mut copy = None;
+    let mask = optional(mask, &mut copy);
+    call_real!(
+        epoll_pwait2 as fn(c_int, *mut c_void, c_int, Timespec, *const libc::sigset_t) -> c_int,
+        fd, events, max, timeout, mask
+    )
+}
+
+/// Any system call: those on managed memory need our help, whoever makes them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
+    let args = [a, b, c, d, e, f];
+    if !mm().is_active() {
+        // SAFETY: the caller's call.
+        return result(unsafe { farpage::sys::raw(nr, args) });
+    }
+    match nr {
+        libc::SYS_fork | libc::SYS_vfork => crate::process::raw_fork([libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
+        libc::SYS_clone if a & libc::CLONE_VM as u64 == 0 && b == 0 => crate::process::raw_fork(args),
+        // Starts threads or returns on another stack: as it is.
+        // SAFETY: the caller's call.
+        libc::SYS_clone | libc::SYS_exit | libc::SYS_exit_group => result(unsafe { farpage::sys::raw(nr, args) }),
+        libc::SYS_clone3 | libc::SYS_io_uring_setup => result(-i64::from(libc::ENOSYS)),
+        _ => result(trap::perform(nr, args)),
+    }
+}

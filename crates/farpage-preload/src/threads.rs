@@ -1,0 +1,152 @@
+//! Threads: each gets an alternate signal stack, because a fault on a swapped page of its own stack (a coroutine on malloc'd
+//! memory) can't be delivered there; and stacks the program supplies itself stay in RAM.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use farpage::mm::{mm, mode};
+use farpage::pool::is_managed;
+use farpage::{sys, trap};
+
+use crate::real::call_real;
+
+const STACK_LEN: u64 = 64 << 10;
+/// Finished threads' stacks kept for the next ones.
+const SPARE_MAX: usize = 64;
+const RANGES_MAX: usize = 256;
+
+unsafe extern "C" {
+    fn farpage_thread_stack() -> *mut *mut c_void;
+}
+
+static SPARE: [AtomicUsize; SPARE_MAX] = [const { AtomicUsize::new(0) }; SPARE_MAX];
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+/// Ranges to keep in RAM that were named while the process was dormant: pairs of address and length.
+static KEPT: [[AtomicUsize; 2]; RANGES_MAX] = [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+
+struct Birth {
+    start: Start,
+    argument: *mut c_void,
+}
+
+fn take_stack() -> u64 {
+    let spare = SPARE.iter().map(|slot| slot.swap(0, Ordering::Acquire)).find(|&stack| stack != 0);
+    spare.map_or_else(|| sys::engine_memory(STACK_LEN).unwrap_or(0), |stack| stack as u64)
+}
+
+extern "C" fn give_back(stack: *mut c_void) {
+    // SAFETY: this thread leaves the stack before anyone else gets it.
+    unsafe {
+        let off = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+        sys::raw(libc::SYS_sigaltstack, [&off as *const _ as u64, 0, 0, 0, 0, 0]);
+    }
+    let free = |slot: &&AtomicUsize| slot.compare_exchange(0, stack as usize, Ordering::Release, Ordering::Relaxed).is_ok();
+    if SPARE.iter().find(free).is_none() {
+        // SAFETY: the stack is ours and unused.
+        let _ = unsafe { sys::munmap(stack as u64, STACK_LEN) };
+    }
+}
+
+/// Gives this thread an alternate signal stack unless it has one.
+pub fn give_alternate_stack() {
+    // SAFETY: plain structures; the key's destructor runs on threads that have a value.
+    unsafe {
+        let mut now: libc::stack_t = core::mem::zeroed();
+        sys::raw(libc::SYS_sigaltstack, [0, &mut now as *mut _ as u64, 0, 0, 0, 0]);
+        if now.ss_flags & libc::SS_DISABLE == 0 {
+            return;
+        }
+        let stack = take_stack();
+        if stack == 0 {
+            return;
+        }
+        let new = libc::stack_t { ss_sp: stack as *mut c_void, ss_flags: 0, ss_size: STACK_LEN as usize };
+        sys::raw(libc::SYS_sigaltstack, [&new as *const _ as u64, 0, 0, 0, 0, 0]);
+        *farpage_thread_stack() = stack as *mut c_void;
+        if KEY.load(Ordering::Relaxed) == u32::MAX {
+            let mut key = 0;
+            if libc::pthread_key_create(&mut key, Some(core::mem::transmute::<extern "C" fn(*mut c_void), unsafe extern "C" fn(*mut c_void)>(give_back))) == 0 {
+                KEY.store(key, Ordering::Relaxed);
+            }
+        }
+        libc::pthread_setspecific(KEY.load(Ordering::Relaxed), stack as *const c_void);
+    }
+}
+
+extern "C" fn run_thread(birth: *mut c_void) -> *mut c_void {
+    give_alternate_stack();
+    // SAFETY: made by pthread_create below for this thread alone.
+    let Birth { start, argument } = unsafe { (birth as *mut Birth).read() };
+    // SAFETY: allocated with this library's malloc.
+    unsafe { crate::alloc::free(birth) };
+    start(argument)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: Start, argument: *mut c_void,
+) -> c_int {
+    type Attributes = *const libc::pthread_attr_t;
+    let real = |start: Start, argument: *mut c_void| -> c_int {
+        call_real!(
+            pthread_create as fn(*mut libc::pthread_t, Attributes, Start, *mut c_void) -> c_int,
+            thread, attributes, start, argument
+        )
+    };
+    if mm().mode.load(Ordering::Relaxed) == mode::OFF {
+        return real(start, argument);
+    }
+    keep_own_stack(attributes);
+    // SAFETY: room for one Birth.
+    let birth = unsafe { crate::alloc::malloc(size_of::<Birth>()) } as *mut Birth;
+    if birth.is_null() {
+        return libc::EAGAIN;
+    }
+    // SAFETY: just allocated.
+    unsafe { birth.write(Birth { start, argument }) };
+    let error = real(run_thread, birth as *mut c_void);
+    if error != 0 {
+        // SAFETY: the thread does not exist.
+        unsafe { crate::alloc::free(birth as *mut c_void) };
+    }
+    error
+}
+
+/// A stack in managed memory holds the thread's TLS too, where the kernel writes.
+fn keep_own_stack(attributes: *const libc::pthread_attr_t) {
+    let (mut stack, mut size) = (core::ptr::null_mut(), 0);
+    // SAFETY: the caller's attributes.
+    let known = !attributes.is_null() && unsafe { libc::pthread_attr_getstack(attributes, &mut stack, &mut size) } == 0;
+    if known {
+        keep(stack as u64, size as u64);
+    }
+}
+
+/// Keeps a range in RAM for good; while the process is dormant it is noted for later.
+pub fn keep(address: u64, len: u64) {
+    if !is_managed(address) {
+        return;
+    }
+    if mm().is_active() {
+        trap::keep_resident(address, len);
+        return;
+    }
+    for [start, length] in &KEPT {
+        if start.compare_exchange(0, address as usize, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            length.store(len as usize, Ordering::Release);
+            return;
+        }
+    }
+}
+
+/// Right after activation: what was noted meanwhile.
+pub fn keep_noted() {
+    for [start, length] in &KEPT {
+        let (address, len) = (start.load(Ordering::Relaxed), length.load(Ordering::Acquire));
+        if address != 0 {
+            trap::keep_resident(address as u64, len as u64);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! From dormant to active: from here on farpage owns the content of the process's managed memory.
+//!
+//! Done once, with the gate held alone: other threads may run and touch memory meanwhile, but a fault of theirs that the
+//! new registration catches waits at the gate until page states say what is there.
+//!
+//! # Safety
+//! Registration is asked for ranges that this engine has mapped.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use farpage_core::page_state::PageState;
+
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
+use crate::pool::flag;
+use crate::sys::{self, Errno};
+use crate::{signals, stub, thread, trap, uffd};
+
+/// Called before the process gets `bytes` more of writable memory: the last moment to become active in time.
+pub fn before_growth(mm: &Mm, bytes: u64) {
+    if mm.mode.load(Ordering::Acquire) != mode::DORMANT {
+        return;
+    }
+    let header = mm.header();
+    let mapped = header.committed.load(Ordering::Relaxed) + bytes as i64;
+    let resident = header.charged.load(Ordering::Relaxed) + header.unmanaged.load(Ordering::Relaxed);
+    let half = header.budget.load(Ordering::Relaxed) / 2;
+    if header.has(flag::EAGER) || mapped / PAGE as i64 > half || resident > half {
+        activate();
+    }
+}
+
+/// Called once, right after activation, outside every lock: for what the preload library noted while dormant.
+static AFTER: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets what is to be called right after activation.
+pub fn on_activation(after: fn()) {
+    AFTER.store(after as usize, Ordering::Release);
+}
+
+/// Makes this process active, if it is dormant. A process that can't be is told so once and stays as it is.
+pub fn activate() {
+    if activate_alone() {
+        let after = AFTER.load(Ordering::Acquire);
+        if after != 0 {
+            // SAFETY: only on_activation stores here, and only a `fn()`.
+            let after: fn() = unsafe { core::mem::transmute(after) };
+            after();
+        }
+    }
+}
+
+fn activate_alone() -> bool {
+    let mm = mm();
+    if mm.entry_opt().is_none() {
+        return false;
+    }
+    let _alone = mm.gate.alone();
+    if mm.mode.load(Ordering::Acquire) != mode::DORMANT {
+        return false;
+    }
+    if let Err(step) = run_steps(mm) {
+        mm.mode.store(mode::OFF, Ordering::Release);
+        let code = sys::Num::new(step.1.0 as u64, 10);
+        sys::complain(&["farpage: this process runs without a memory budget: ", step.0, " failed, errno ", code.text(),
+            "; run `farpage doctor` for the fix"]);
+        return false;
+    }
+    true
+}
+
+type Step = (&'static str, Errno);
+
+fn run_steps(mm: &Mm) -> Result<(), Step> {
+    stub::install().map_err(|e| ("mapping the system call stub", e))?;
+    mm.prepare_active().map_err(|e| ("mapping page states", e))?;
+    open_userfaultfd(mm).map_err(|e| ("userfaultfd", e))?;
+    signals::install();
+    trap::install(mm).map_err(|e| ("the seccomp filter", e))?;
+    register_all(mm).map_err(|e| ("registering memory", e))?;
+    adopt_present(mm).map_err(|e| ("reading /proc/self/pagemap", e))?;
+    mm.entry().active.store(1, Ordering::Relaxed);
+    mm.mode.store(mode::ACTIVE, Ordering::Release);
+    if mm.header().has(flag::THREAD_DELIVERY) {
+        thread::start_delivery().map_err(|e| ("starting the delivery thread", e))?;
+    }
+    thread::start_reclaimer(mm);
+    Ok(())
+}
+
+/// Opens this process's userfaultfd at its fixed number.
+pub fn open_userfaultfd(mm: &Mm) -> Result<(), Errno> {
+    let by_thread = mm.header().has(flag::THREAD_DELIVERY);
+    let features = uffd::FEATURE_MOVE | if by_thread { 0 } else { uffd::FEATURE_SIGBUS };
+    let opened = uffd::open(by_thread, features)?;
+    sys::move_fd(opened, mm.fd(fd::UFFD), true)
+}
+
+/// Registers every managed mapping and the staging area. Mappings of files over managed addresses can't be registered
+/// and need not be.
+pub fn register_all(mm: &Mm) -> Result<(), Errno> {
+    let (staging, len) = mm.frames.staging();
+    mm.uffd().register(staging, len)?;
+    for_each_range(mm, |lo, hi| {
+        let (addr, len) = (address(lo), (hi - lo) * PAGE);
+        // SAFETY: advice only; uniform flags let the kernel merge the mappings, and MOVE can't cross mappings.
+        let _ = unsafe { sys::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
+        mm.uffd().register(addr, len).or_else(|_| register_parts(mm, addr, addr + len))
+    })
+}
+
+/// Registers what can be registered of a range in which the program has mapped something else in places.
+fn register_parts(mm: &Mm, start: u64, end: u64) -> Result<(), Errno> {
+    crate::maps::each_mapping(|mapping| {
+        let (lo, hi) = (mapping.start.max(start), mapping.end.min(end));
+        if lo < hi && mapping.private_anonymous {
+            mm.uffd().register(lo, hi - lo)?;
+        }
+        Ok(())
+    })
+}
+
+fn for_each_range(mm: &Mm, mut f: impl FnMut(u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
+    let maps = mm.maps.lock();
+    let Some(maps) = maps.as_ref() else { return Ok(()) };
+    for range in maps.iter() {
+        f(range.start, range.end)?;
+    }
+    Ok(())
+}
+
+/// Pages touched while the process was dormant become resident pages in the books.
+fn adopt_present(mm: &Mm) -> Result<(), Errno> {
+    let path = c"/proc/self/pagemap";
+    // SAFETY: opens a descriptor by a constant path.
+    let fd = unsafe {
+        let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+        sys::call(libc::SYS_openat, [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0])? as i32
+    };
+    let result = for_each_range(mm, |lo, hi| {
+        let mut page = lo;
+        while page < hi {
+            let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
+            adopt_chunk(mm, fd, page, end)?;
+            page = end;
+        }
+        Ok(())
+    });
+    sys::close(fd);
+    result
+}
+
+fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const FILE: u64 = 1 << 61;
+    let mut entries = [0u64; CHUNK_PAGES as usize];
+    let bytes = (hi - lo) * 8;
+    // SAFETY: the buffer holds CHUNK_PAGES entries, and a chunk has no more pages.
+    unsafe { sys::pread_all(fd, entries.as_mut_ptr() as u64, bytes, address(lo) / PAGE * 8)? };
+    let mut present = 0;
+    for (i, entry) in entries[..(hi - lo) as usize].iter().enumerate() {
+        if entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0 {
+            mm.word(lo + i as u64).store(PageState::resident().raw(), Ordering::Relaxed);
+            present += 1;
+        }
+    }
+    if present > 0 {
+        mm.count_resident(lo, present);
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Opening what `--swap` names: a directory, a file, a block device. Nothing that holds somebody's data is taken.
+//!
+//! # Safety
+//! Plain system calls on descriptors of ours.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use farpage_core::units::{PAGE_SIZE, format_size};
+
+use crate::pool::MAX_AREAS;
+use crate::supervisor::AreaSpec;
+
+/// Largest file made without being asked for a size.
+const DEFAULT_MAX: u64 = 1 << 40;
+/// Share of the free space taken when no size is given: the rest of the machine needs some too.
+const FREE_SHARE: (u64, u64) = (9, 10);
+const AREA_MIN: u64 = 1 << 20;
+
+/// A swap file or device ready for use.
+pub struct OpenArea {
+    pub file: File,
+    pub blocks: u64,
+    pub name: String,
+}
+
+/// Opens every path among the specs. The error is one line: what, why, how to mend it.
+pub fn open_all(specs: &[AreaSpec]) -> Result<Vec<OpenArea>, String> {
+    let mut open = Vec::new();
+    for spec in specs {
+        if let AreaSpec::Path { path, size } = spec {
+            open.push(open_path(path, *size)?);
+        }
+    }
+    if open.len() > MAX_AREAS {
+        return Err(format!("{} swap files given; at most {MAX_AREAS} can be used", open.len()));
+    }
+    Ok(open)
+}
+
+fn open_path(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+    let shown = path.display();
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => in_directory(path, size),
+        Ok(meta) if meta.file_type().is_block_device() => device(path, size),
+        Ok(meta) if meta.is_file() => existing(path, size),
+        Ok(_) => Err(format!("--swap {shown}: is neither a directory, a file nor a block device")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => new_file(path, size),
+        Err(e) => Err(format!("--swap {shown}: {e}")),
+    }
+}
+
+/// Past the page cache where the file system can: swapped pages must not fill RAM a second time.
+fn open_direct(options: &mut OpenOptions, path: &Path, flags: i32) -> io::Result<File> {
+    options.read(true).write(true).mode(0o600);
+    match options.custom_flags(flags | libc::O_DIRECT).open(path) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => options.custom_flags(flags).open(path),
+        result => result,
+    }
+}
+
+fn in_directory(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+    let file = open_direct(&mut OpenOptions::new(), path, libc::O_TMPFILE | libc::O_EXCL).map_err(|e| {
+        format!("--swap {}: cannot make an unlinked file there: {e}; name another directory", path.display())
+    })?;
+    sized(file, path, size)
+}
+
+fn new_file(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+    let file = open_direct(OpenOptions::new().create_new(true), path, 0)
+        .map_err(|e| format!("--swap {}: cannot be created: {e}", path.display()))?;
+    // The open descriptor is all that is needed; without a name nothing can be left behind.
+    fs::remove_file(path).map_err(|e| format!("--swap {}: {e}", path.display()))?;
+    sized(file, path, size)
+}
+
+/// Gives a file of ours its size, checked against the free space.
+fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+    let shown = path.display();
+    let free = free_bytes(&file).map_err(|e| format!("--swap {shown}: {e}"))?;
+    let bytes = match size {
+        Some(bytes) if bytes > free => {
+            let (want, have) = (format_size(bytes), format_size(free));
+            return Err(format!("--swap {shown}: {want} asked for but only {have} free; give a smaller size or another place"));
+        }
+        Some(bytes) => bytes,
+        None => (free / FREE_SHARE.1 * FREE_SHARE.0).min(DEFAULT_MAX),
+    };
+    if bytes < AREA_MIN {
+        let (have, min) = (format_size(bytes), format_size(AREA_MIN));
+        return Err(format!("--swap {shown}: {have} is too little (disk full?); at least {min} is needed"));
+    }
+    file.set_len(bytes).map_err(|e| format!("--swap {shown}: cannot be made {} long: {e}", format_size(bytes)))?;
+    if size.is_some() {
+        // A size that was asked for is reserved now, so that it can't run out later. Not every file system can.
+        // SAFETY: our own descriptor.
+        unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as i64) };
+    }
+    Ok(OpenArea { file, blocks: bytes / PAGE_SIZE as u64, name: shown.to_string() })
+}
+
+fn existing(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+    let shown = path.display();
+    refuse_active_swap(path)?;
+    let mut probe = File::open(path).map_err(|e| format!("--swap {shown}: {e}"))?;
+    let length = probe.metadata().map_err(|e| format!("--swap {shown}: {e}"))?.len();
+    if length == 0 {
+        let file = open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
+        fs::remove_file(path).map_err(|e| format!("--swap {shown}: {e}"))?;
+        return sized(file, path, size);
+    }
+    if !is_ours_to_use(&mut probe) {
+        return Err(format!("--swap {shown}: the file holds data that is not farpage's; name a new file or remove this one"));
+    }
+    let file = open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
+    whole(file, path, length, size)
+}
+
+fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+    let shown = path.display();
+    refuse_active_swap(path)?;
+    let file = open_direct(&mut OpenOptions::new(), path, libc::O_EXCL).map_err(|e| match e.raw_os_error() {
+        Some(libc::EBUSY) => format!("--swap {shown}: the device is in use (mounted, or part of another); unmount it first"),
+        _ => format!("--swap {shown}: {e}"),
+    })?;
+    let mut probe = File::open(path).map_err(|e| format!("--swap {shown}: {e}"))?;
+    if !is_ours_to_use(&mut probe) {
+        return Err(format!("--swap {shown}: the device holds data; if it may be lost, clear it with `wipefs -a {shown}` and \
+             zero its first 64 KiB"));
+    }
+    let length = io::Seek::seek(&mut probe, io::SeekFrom::End(0)).map_err(|e| format!("--swap {shown}: {e}"))?;
+    whole(file, path, length, size)
+}
+
+fn whole(file: File, path: &Path, length: u64, size: Option<u64>) -> Result<OpenArea, String> {
+    let shown = path.display();
+    let bytes = size.unwrap_or(length);
+    if bytes > length || bytes < AREA_MIN {
+        return Err(format!("--swap {shown}: is {} long; {} can't be used of it", format_size(length), format_size(bytes)));
+    }
+    Ok(OpenArea { file, blocks: bytes / PAGE_SIZE as u64, name: shown.to_string() })
+}
+
+/// Empty at its beginning, or formatted as swap and not active: nobody's data.
+fn is_ours_to_use(file: &mut File) -> bool {
+    let mut head = vec![0u8; 64 << 10];
+    let mut filled = 0;
+    while filled < head.len() {
+        match file.read(&mut head[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(_) => return false,
+        }
+    }
+    let head = &head[..filled];
+    head.iter().all(|&byte| byte == 0) || head.get(PAGE_SIZE - 10..PAGE_SIZE) == Some(b"SWAPSPACE2")
+}
+
+fn refuse_active_swap(path: &Path) -> Result<(), String> {
+    let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let active = swaps.lines().skip(1).any(|line| line.split_ascii_whitespace().next().map(Path::new) == Some(&real));
+    if active {
+        return Err(format!("--swap {}: the kernel swaps to it; `swapoff {0}` first, or name another", path.display()));
+    }
+    Ok(())
+}
+
+fn free_bytes(file: &File) -> io::Result<u64> {
+    // SAFETY: statvfs is plain data; the call fills it.
+    unsafe {
+        let mut stat: libc::statvfs = core::mem::zeroed();
+        if libc::fstatvfs(file.as_raw_fd(), &mut stat) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(stat.f_bavail * stat.f_frsize)
+    }
+}

@@ -1,0 +1,106 @@
+//! Returns to the pool what a process held that is gone: ended, killed at any instruction, or replaced by exec.
+//!
+//! Its page states name its references: each swapped page's slot is put. Slots it was filling or freeing are *busy* and name
+//! it as owner: what is behind them is found by the slot number that every block and object carries. Between the store of a new page
+//! state and the put of the old slot a kill can leave one reference too many (never one too few): that slot stays used until the tree ends.
+//!
+//! # Safety
+//! Page states of a process that is gone (or is this one, before it manages anything) have no other user.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use farpage_core::page_state::{Kind, PageState};
+
+use crate::pool::{Pool, STATES_LEN, entry_state};
+use crate::sys;
+use crate::tiers;
+
+/// Empties the entry `index` and what it names; the entry is free afterwards.
+pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
+    let entry = &pool.processes()[index];
+    entry.state.store(entry_state::CLEANING, Ordering::Relaxed);
+    put_slots(pool, pool_fd, index);
+    free_busy(pool, index as u16);
+    let header = pool.header();
+    header.charged.fetch_sub(entry.charged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    header.committed.fetch_sub(entry.committed.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    header.unmanaged.fetch_sub(entry.unmanaged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    for word in [&entry.resident, &entry.frames, &entry.deferred] {
+        word.store(0, Ordering::Relaxed);
+    }
+    entry.active.store(0, Ordering::Relaxed);
+    entry.execing.store(0, Ordering::Relaxed);
+    entry.start_time.store(0, Ordering::Relaxed);
+    entry.pid.store(0, Ordering::Relaxed);
+    entry.state.store(entry_state::FREE, Ordering::Release);
+}
+
+/// Puts the slot of every swapped page, then gives the page states' memory back.
+fn put_slots(pool: &Pool, pool_fd: i32, index: usize) {
+    let start = pool.layout().states + index as u64 * STATES_LEN;
+    let end = start + STATES_LEN;
+    let Ok(window) = pool.map_states(pool_fd, index, None) else { return };
+    let mut at = start;
+    while let Some((from, to)) = next_data(pool_fd, at, end) {
+        for offset in (from - start..to - start).step_by(8) {
+            // SAFETY: inside the window just mapped.
+            let word = unsafe { &*((window + offset) as *const AtomicU64) };
+            let state = PageState(word.swap(0, Ordering::Relaxed));
+            if state.kind() == Kind::Swapped {
+                put(pool, state.slot(), index as u16);
+            }
+        }
+        at = to;
+    }
+    // SAFETY: the window is ours; its pages read as zeros afterwards.
+    let _ = unsafe { sys::madvise(window, STATES_LEN, libc::MADV_REMOVE) };
+    // SAFETY: mapped above.
+    let _ = unsafe { sys::munmap(window, STATES_LEN) };
+}
+
+/// The next written part of the pool's file in `at..end`, page-aligned.
+fn next_data(fd: i32, at: u64, end: u64) -> Option<(u64, u64)> {
+    let seek = |from: u64, whence: i32| {
+        // SAFETY: moves the file offset, which nobody uses.
+        unsafe { sys::call(libc::SYS_lseek, [fd as u64, from, whence as u64, 0, 0, 0]) }.ok()
+    };
+    let from = seek(at, libc::SEEK_DATA).filter(|&from| from < end)?;
+    let to = seek(from, libc::SEEK_HOLE)?.min(end);
+    Some((from, to))
+}
+
+fn put(pool: &Pool, slot: u32, owner: u16) {
+    let table = pool.swap_table();
+    // A busy slot was being filled by the dead process: free_busy deals with it. Any other surprise costs a slot, not the tree.
+    if let Ok(Some(backing)) = table.put(slot, owner) {
+        tiers::free_backing(pool, backing, owner);
+        table.release(slot);
+    }
+}
+
+/// Frees the slots that `owner` left busy, and whatever carries their number.
+fn free_busy(pool: &Pool, owner: u16) {
+    let table = pool.swap_table();
+    let zpool = pool.zpool();
+    for slot in table.busy_of(owner) {
+        for area in 0..pool.header().areas.load(Ordering::Relaxed) as usize {
+            let map = pool.block_map(area);
+            for block in (0..map.words.len() as u64).filter(|&block| map.owner(block) == slot) {
+                map.free(block);
+                pool.header().area[area].used.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        zpool.handles_of(slot).for_each(|handle| {
+            if let Ok(Some(zpage)) = zpool.free(handle, owner) {
+                pool.punch_zpage(zpage);
+                zpool.release_zpage(zpage);
+            }
+        });
+        table.release(slot);
+    }
+    for zpage in zpool.emptying_of(owner) {
+        pool.punch_zpage(zpage);
+        zpool.release_zpage(zpage);
+    }
+}

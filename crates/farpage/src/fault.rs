@@ -1,0 +1,265 @@
+//! Swap-in: what happens between a touch of a page that is not there and the page being there.
+//!
+//! Steps: 1 make room; 2 lock the page's word; 3 find the content (zero, frame, compressed, file) and verify it;
+//! 4 install it with one atomic COPY; 5 write the new state, which unlocks; 6 give up the slot. A second thread that
+//! touches the page meanwhile waits for the word, or finds the page there.
+//!
+//! Runs in signal context or in the delivery thread: no allocation, no lock a signal could interrupt its holder of.
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::page_state::{Kind, PageState};
+use farpage_core::stats::{Counter, Source};
+
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, address};
+use crate::pool::{MANAGED_PAGES, flag};
+use crate::reclaim;
+use crate::sys::{self, Errno};
+use crate::tiers;
+
+/// Most pages of fresh memory installed by one fault.
+const ZERO_RUN_MAX: u64 = 32;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The page is there (or another thread made it so): the instruction may try again.
+    Done,
+    /// No registered memory at that address.
+    NotManaged,
+}
+
+/// Brings `page` in. The caller has blocked signals.
+pub fn fault(mm: &Mm, page: u64) -> Outcome {
+    let _inside = mm.gate.shared();
+    let start = sys::now_ns();
+    let mut spurious = 0;
+    loop {
+        let seen = mm.load(page);
+        if seen.is_locked() {
+            mm.wait_unlocked(page);
+            continue;
+        }
+        if seen.kind() == Kind::Resident {
+            if spurious >= 3 || is_present(page) {
+                wake_waiters(mm, page);
+                return Outcome::Done;
+            }
+            spurious += 1;
+            absent_though_resident(mm, page, seen, spurious);
+            continue;
+        }
+        reclaim::ensure_room(mm, 1);
+        let source = match seen.kind() {
+            Kind::Untouched | Kind::Zero => zero_fill(mm, page, seen),
+            Kind::Cached => from_frame(mm, page, seen),
+            Kind::Swapped => swap_in(mm, page, seen),
+            Kind::Resident | Kind::Invalid => sys::die(&["farpage: impossible page state; the program was stopped"]),
+        };
+        match source {
+            Some(Ok(source)) => {
+                mm.header().record_latency(source, sys::now_ns() - start);
+                return Outcome::Done;
+            }
+            Some(Err(outcome)) => return outcome,
+            None => {}
+        }
+    }
+}
+
+/// `None`: the word changed under us, look again.
+type Filled = Option<Result<Source, Outcome>>;
+
+/// First touch (or a page that left as zeros): as many fresh pages as the run of pages before this one suggests.
+fn zero_fill(mm: &Mm, page: u64, seen: PageState) -> Filled {
+    if !mm.try_lock(page, seen) {
+        return None;
+    }
+    let mut run = 1;
+    if seen.kind() == Kind::Untouched {
+        let wanted = run_before(mm, page).clamp(1, ZERO_RUN_MAX);
+        let end = (page / CHUNK_PAGES + 1) * CHUNK_PAGES;
+        while run < wanted && page + run < end && mm.header().excess(run as i64 + 1) <= 0 {
+            let next = mm.load(page + run);
+            if next.raw() != 0 || !mm.try_lock(page + run, next) {
+                break;
+            }
+            run += 1;
+        }
+    }
+    let installed = install_zeros(mm, page, run);
+    for i in 0..run {
+        let locked = mm.load(page + i);
+        let new = if i < installed { PageState::resident() } else { locked };
+        mm.unlock(page + i, locked, new);
+    }
+    if installed == 0 {
+        return Some(Err(Outcome::NotManaged));
+    }
+    mm.count_resident(page, installed as i64);
+    let header = mm.header();
+    if seen.kind() == Kind::Zero {
+        header.count(Counter::SwpinZero, 1);
+    } else {
+        header.count(Counter::PgfaultZero, installed);
+    }
+    Some(Ok(Source::Zero))
+}
+
+/// How many pages directly before `page` have been touched: a sequential writer has left many.
+fn run_before(mm: &Mm, page: u64) -> u64 {
+    let room = page.min(ZERO_RUN_MAX);
+    (1..=room).take_while(|back| mm.load(page - back).kind() != Kind::Untouched).count() as u64
+}
+
+/// Installs zero pages over `run` locked pages; returns how many of them are there now.
+fn install_zeros(mm: &Mm, page: u64, run: u64) -> u64 {
+    let zeros = mm.frames.zeros();
+    let mut done = 0;
+    let mut patience = 0;
+    while done < run {
+        let result = mm.uffd().copy(address(page + done), zeros, (run - done) * PAGE);
+        done += result.bytes / PAGE;
+        match result.error {
+            None => {}
+            // There since before activation: what is there stays.
+            Some(Errno(libc::EEXIST)) => done += 1,
+            Some(Errno(libc::EAGAIN)) => {}
+            Some(Errno(libc::ENOMEM)) if patience < 1000 => {
+                patience += 1;
+                reclaim::reclaim(mm, 64);
+                sys::futex_wait(&mm.header().reclaim_seq, mm.header().reclaim_seq.load(Ordering::Relaxed), true, 1000);
+            }
+            Some(_) => break,
+        }
+    }
+    done.min(run)
+}
+
+/// A page evicted a moment ago, still in its frame: the second chance.
+fn from_frame(mm: &Mm, page: u64, seen: PageState) -> Filled {
+    if !mm.try_lock(page, seen) {
+        return None;
+    }
+    let outcome = install(mm, page, mm.frames.address(seen.frame()), seen);
+    if outcome == Outcome::NotManaged {
+        return Some(Err(outcome));
+    }
+    mm.count_resident(page, 1);
+    mm.unlock(page, mm.load(page), PageState::resident().with_young(true));
+    let header = mm.header();
+    header.count(Counter::PgfaultCached, 1);
+    header.count(Counter::WorkingsetRefaultAnon, 1);
+    Some(Ok(Source::Cached))
+}
+
+fn swap_in(mm: &Mm, page: u64, seen: PageState) -> Filled {
+    if !mm.try_lock(page, seen) {
+        return None;
+    }
+    let slot = seen.slot();
+    let mut context = mm.context();
+    let source = match tiers::load(mm, slot, &mut context) {
+        Ok(source) => source,
+        Err(error) => tiers::refuse_page(error, address(page)),
+    };
+    let outcome = install(mm, page, context.bounce.as_ptr() as u64, seen);
+    if outcome == Outcome::NotManaged {
+        return Some(Err(outcome));
+    }
+    mm.count_resident(page, 1);
+    mm.unlock(page, mm.load(page), PageState::resident());
+    tiers::put(mm, slot);
+    mm.header().count(Counter::Pgmajfault, 1);
+    Some(Ok(source))
+}
+
+/// Installs the page at `from` as `page`, whose lock we hold; on `NotManaged` the word is put back.
+fn install(mm: &Mm, page: u64, from: u64, seen: PageState) -> Outcome {
+    let mut patience = 0;
+    loop {
+        let result = mm.uffd().copy(address(page), from, PAGE);
+        match result.error {
+            None => return Outcome::Done,
+            Some(Errno(libc::EAGAIN)) => {}
+            Some(Errno(libc::ENOMEM)) if patience < 1000 => {
+                patience += 1;
+                reclaim::reclaim(mm, 64);
+            }
+            Some(Errno(libc::ENOENT)) => {
+                mm.unlock(page, mm.load(page), seen);
+                return Outcome::NotManaged;
+            }
+            Some(errno) => {
+                let (at, code) = (sys::Num::new(address(page), 16), sys::Num::new(errno.0 as u64, 10));
+                sys::die(&["farpage: page 0x", at.text(), " could not be installed, errno ", code.text(),
+                    "; the program was stopped so that no wrong data is used"])
+            }
+        }
+    }
+}
+
+/// Whether the kernel has a page at that address now.
+fn is_present(page: u64) -> bool {
+    reclaim::presence(address(page), 1) & 1 == 1
+}
+
+/// A fault on a page whose word says resident: either another thread is between two steps, or somebody dropped the page
+/// behind our back (a raw system call before activation). The latter must not become an endless loop or silent zeros.
+fn absent_though_resident(mm: &Mm, page: u64, seen: PageState, times: u32) {
+    let word = mm.header();
+    sys::futex_wait(&word.reclaim_seq, word.reclaim_seq.load(Ordering::Relaxed), true, 1000);
+    if times == 3 && mm.load(page) == seen && !is_present(page) {
+        let at = sys::Num::new(address(page), 16);
+        sys::die(&["farpage: page 0x", at.text(), " was dropped without farpage's knowledge; the program was stopped ",
+            "so that no wrong data is used"]);
+    }
+}
+
+/// Under thread delivery a thread that faulted on a page that is there by now still sleeps.
+fn wake_waiters(mm: &Mm, page: u64) {
+    if mm.header().has(flag::THREAD_DELIVERY) {
+        mm.uffd().wake(address(page), PAGE);
+    }
+}
+
+/// Makes `page` resident and keeps it so until [`unpin`]. False: there is no managed memory.
+pub fn pin(mm: &Mm, page: u64) -> bool {
+    change_pins(mm, page, |pins| pins.saturating_add(1));
+    while mm.load(page).kind() != Kind::Resident {
+        let mask = sys::block_signals();
+        let outcome = fault(mm, page);
+        sys::set_mask(mask);
+        if outcome == Outcome::NotManaged {
+            unpin(mm, page);
+            return false;
+        }
+    }
+    true
+}
+
+/// Makes `page` resident until it is unmapped, in forked children too.
+pub fn pin_for_good(mm: &Mm, page: u64) {
+    if pin(mm, page) {
+        change_pins(mm, page, |_| u16::MAX);
+    }
+}
+
+/// Undoes one [`pin`]. A count at its maximum stays there: the page stays resident for good.
+pub fn unpin(mm: &Mm, page: u64) {
+    change_pins(mm, page, |pins| if pins == u16::MAX { pins } else { pins.saturating_sub(1) });
+}
+
+fn change_pins(mm: &Mm, page: u64, change: impl Fn(u16) -> u16) {
+    debug_assert!(page < MANAGED_PAGES);
+    loop {
+        let seen = mm.load(page);
+        if seen.is_locked() {
+            mm.wait_unlocked(page);
+            continue;
+        }
+        let then = seen.with_pins(change(seen.pins()));
+        if mm.word(page).compare_exchange(seen.raw(), then.raw(), Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}

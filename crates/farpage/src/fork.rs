@@ -1,0 +1,219 @@
+//! fork: the child gets its own userfaultfd before any code of the program runs in it.
+//!
+//! Without a registration of its own the child would read swapped pages as zeros, silently, and libc's fork touches
+//! malloc'd memory in the child before it calls anybody's handlers. So the system call itself is caught: around libc's
+//! fork (or daemon, forkpty, clone) this thread's calls are dispatched to SIGSYS by Syscall User Dispatch, which ends by itself in
+//! the child. The handler lets calls pass until the clone; there it copies page states (sharing slots by count) with the
+//! gate held alone, clones, and in the child registers everything before it returns.
+//!
+//! Frames need nothing: staging memory and the lists that describe it are inherited by copy-on-write.
+//!
+//! # Safety
+//! The selector byte is a static; the dispatch range is the stub page.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use farpage_core::page_state::{Kind, PageState};
+use farpage_core::range_map::{Range, RangeMap};
+use farpage_core::stats::Counter;
+
+use crate::cleanup;
+use crate::gate::Spin;
+use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, fd, mm};
+use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
+use crate::stub::{STUB_ADDR, STUB_LEN};
+use crate::sys::{self, Errno};
+use crate::{activate, mem, thread, tiers, trap};
+
+const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+const NOT_INHERITED_MAX: usize = 4096;
+static SELECTOR: AtomicU8 = AtomicU8::new(0);
+/// Ranges under MADV_DONTFORK or MADV_WIPEONFORK, in pages: a child starts without their content.
+static NOT_INHERITED: Spin<Option<RangeMap<'static>>> = Spin::new(None);
+
+/// Runs `libc_call`, which may fork, with this thread's system calls dispatched to [`on_dispatch`].
+pub fn window(libc_call: &mut dyn FnMut() -> i64) -> i64 {
+    let mm = mm();
+    if !mm.is_active() {
+        return libc_call();
+    }
+    let mask = sys::block_signals();
+    while mm.fork_lock.swap(1, Ordering::Acquire) != 0 {
+        sys::futex_wait(&mm.fork_lock, 1, false, 1000);
+    }
+    dispatch(true);
+    let result = libc_call();
+    dispatch(false);
+    mm.fork_lock.store(0, Ordering::Release);
+    sys::futex_wake(&mm.fork_lock, 1, false);
+    sys::set_mask(mask);
+    result
+}
+
+fn dispatch(on: bool) {
+    SELECTOR.store(u8::from(on), Ordering::SeqCst);
+    let args = if on {
+        [PR_SET_SYSCALL_USER_DISPATCH, 1, STUB_ADDR, STUB_LEN, SELECTOR.as_ptr() as u64, 0]
+    } else {
+        [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0]
+    };
+    // SAFETY: see the file's note.
+    let result = unsafe { sys::raw(libc::SYS_prctl, args) };
+    if on && result < 0 {
+        sys::die(&["farpage: this kernel can't dispatch system calls to user space (Linux 5.11 or later can), so fork is not ",
+            "safe; the program was stopped"]);
+    }
+}
+
+/// One system call made inside the window.
+pub fn on_dispatch(context: &mut libc::ucontext_t) {
+    let regs = &context.uc_mcontext.gregs;
+    let nr = regs[libc::REG_RAX as usize];
+    let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
+        .map(|reg| regs[reg as usize] as u64);
+    let result = match nr {
+        libc::SYS_clone if args[0] & libc::CLONE_VM as u64 == 0 => fork(nr, args),
+        libc::SYS_fork | libc::SYS_vfork => fork(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
+        libc::SYS_clone3 => -(libc::ENOSYS as i64),
+        libc::SYS_rt_sigprocmask => trap::on_sigprocmask(context, args),
+        _ => trap::perform(nr, args),
+    };
+    if result == 0 && nr == libc::SYS_clone && args[1] != 0 {
+        // The child asked for a stack of its own; it starts there when this handler returns.
+        context.uc_mcontext.gregs[libc::REG_RSP as usize] = args[1] as i64;
+    }
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
+}
+
+/// The fork itself: 0 in the child, its pid in the parent, or `-errno`.
+pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
+    let mm = mm();
+    let _alone = mm.gate.alone();
+    let Some(index) = take_entry(mm.pool(), entry_state::EMBRYO) else { return -(libc::EAGAIN as i64) };
+    let child = &mm.pool().processes()[index];
+    if copy_states(mm, index, child).is_err() {
+        cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index);
+        return -(libc::ENOMEM as i64);
+    }
+    // The child runs on a copy of this very stack, whatever stack was asked for (see on_dispatch).
+    // SAFETY: a clone without CLONE_VM; the pointers are libc's own.
+    let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
+    match pid {
+        0 => match become_child(mm, index, child) {
+            Ok(()) => 0,
+            Err(_) => sys::die(&["farpage: a forked child could not open its own userfaultfd (too many open files?); ",
+                "the child was stopped so that it uses no wrong data"]),
+        },
+        1.. => {
+            let _ = child.pid.compare_exchange(0, pid as i32, Ordering::Relaxed, Ordering::Relaxed);
+            pid
+        }
+        _ => {
+            cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index);
+            pid
+        }
+    }
+}
+
+/// Takes a free entry of the process table.
+pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
+    let free = |entry: &ProcEntry| {
+        entry.state.compare_exchange(entry_state::FREE, state, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    };
+    let index = pool.processes().iter().position(free)?;
+    pool.processes()[index].born_ns.store(sys::now_ns(), Ordering::Relaxed);
+    Some(index)
+}
+
+/// Gives the child the parent's page states: swapped pages share their slot by count, the rest is inherited memory.
+fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
+    let window = mm.pool().map_states(mm.fd(fd::POOL), index, None)?;
+    let table = mm.pool().swap_table();
+    let mut shared = 0;
+    let top = mm.top_page.load(Ordering::Relaxed);
+    let mut page = 0;
+    while page < top {
+        if mm.chunk(page).load(Ordering::Relaxed) & TOUCHED == 0 {
+            page += CHUNK_PAGES;
+            continue;
+        }
+        for page in page..page + CHUNK_PAGES {
+            let state = inherited(mm.load(page));
+            if state.raw() == 0 {
+                continue;
+            }
+            if state.kind() == Kind::Swapped {
+                if let Err(impossible) = table.dup(state.slot()) {
+                    tiers::stop(&impossible);
+                }
+                shared += 1;
+            }
+            // SAFETY: the window covers all managed pages; the entry is ours until the child lives.
+            unsafe { ((window + page * 8) as *mut u64).write_volatile(state.raw()) };
+        }
+        page += CHUNK_PAGES;
+    }
+    // SAFETY: mapped above.
+    let _ = unsafe { sys::munmap(window, STATES_LEN) };
+    mm.header().count(Counter::ForkShared, shared);
+    let parent = mm.entry();
+    let (resident, frames) = (parent.resident.load(Ordering::Relaxed), parent.frames.load(Ordering::Relaxed));
+    child.resident.store(resident, Ordering::Relaxed);
+    child.frames.store(frames, Ordering::Relaxed);
+    child.deferred.store(resident + frames, Ordering::Relaxed);
+    child.active.store(1, Ordering::Relaxed);
+    let committed = parent.committed.load(Ordering::Relaxed);
+    child.committed.store(committed, Ordering::Relaxed);
+    mm.header().committed.fetch_add(committed, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Pins of calls in other threads are not the child's; those for good (stacks) are.
+fn inherited(state: PageState) -> PageState {
+    let pins = if state.pins() == u16::MAX { u16::MAX } else { 0 };
+    state.with_pins(pins)
+}
+
+fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
+    mm.remap_states(index as u32)?;
+    activate::open_userfaultfd(mm)?;
+    activate::register_all(mm)?;
+    child.pid.store(sys::getpid(), Ordering::Relaxed);
+    child.state.store(entry_state::LIVE, Ordering::Release);
+    mm.fork_lock.store(0, Ordering::Relaxed);
+    mm.forget_waiters();
+    mm.reclaimer.store(0, Ordering::Relaxed);
+    drop_not_inherited(mm);
+    if mm.header().has(flag::THREAD_DELIVERY) {
+        thread::start_delivery()?;
+    }
+    thread::start_reclaimer(mm);
+    Ok(())
+}
+
+/// Notes MADV_DONTFORK and WIPEONFORK (`inherit` false), or their opposites.
+pub fn inherit_advice(lo: u64, hi: u64, inherit: bool) {
+    let mask = sys::block_signals();
+    {
+        let mut ranges = NOT_INHERITED.lock();
+        if ranges.is_none()
+            && let Ok(memory) = sys::engine_memory((NOT_INHERITED_MAX * size_of::<Range>()) as u64)
+        {
+            // SAFETY: fresh zeroed memory of that size, never given back.
+            let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, NOT_INHERITED_MAX) };
+            *ranges = Some(RangeMap::new(entries));
+        }
+        if let Some(ranges) = ranges.as_mut() {
+            let _ = if inherit { ranges.remove(lo, hi) } else { ranges.insert(lo, hi) };
+        }
+    }
+    sys::set_mask(mask);
+}
+
+/// In the child: content under WIPEONFORK and DONTFORK is gone.
+fn drop_not_inherited(mm: &Mm) {
+    if let Some(ranges) = NOT_INHERITED.lock().as_ref() {
+        ranges.iter().for_each(|range| mem::forget_content(mm, range.start, range.end));
+    }
+}

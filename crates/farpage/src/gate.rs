@@ -1,0 +1,164 @@
+//! The gate of one process's memory: every fault, eviction and pin passes it shared; fork, munmap, mprotect and
+//! activation pass it alone. While a thread is alone inside, no page-state word is locked and none changes.
+//!
+//! Who waits is counted in one word, so the shared path is one atomic addition each way. Whoever is inside has all
+//! signals but ours blocked: a signal handler of the program can therefore never run on top of a holder and wait for
+//! its own thread.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys;
+
+/// Set in the word while a thread is alone inside or waits to be.
+const ALONE: u32 = 1 << 31;
+
+pub struct Gate {
+    /// Threads inside, plus [`ALONE`].
+    word: AtomicU32,
+}
+
+/// Being inside with others.
+pub struct Shared<'a>(&'a Gate);
+/// Being inside alone, with the signal mask to restore.
+pub struct Alone<'a>(&'a Gate, sys::SigMask);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Gate::new()
+    }
+}
+
+impl Gate {
+    pub const fn new() -> Gate {
+        Gate { word: AtomicU32::new(0) }
+    }
+
+    /// Enters beside others. The caller has blocked signals (a handler of ours, or the reclaimer).
+    #[inline]
+    pub fn shared(&self) -> Shared<'_> {
+        loop {
+            let seen = self.word.fetch_add(1, Ordering::Acquire);
+            if seen & ALONE == 0 {
+                return Shared(self);
+            }
+            self.leave_shared();
+            let now = self.word.load(Ordering::Relaxed);
+            if now & ALONE != 0 {
+                sys::futex_wait(&self.word, now, false, 10_000);
+            }
+        }
+    }
+
+    #[inline]
+    fn leave_shared(&self) {
+        let left = self.word.fetch_sub(1, Ordering::Release) - 1;
+        if left == ALONE {
+            sys::futex_wake(&self.word, u32::MAX >> 1, false);
+        }
+    }
+
+    /// Enters alone: waits until the others have left; later ones wait outside. Blocks signals until dropped.
+    pub fn alone(&self) -> Alone<'_> {
+        let mask = sys::block_signals();
+        loop {
+            let seen = self.word.load(Ordering::Relaxed);
+            if seen & ALONE != 0 {
+                sys::futex_wait(&self.word, seen, false, 10_000);
+            } else if self
+                .word
+                .compare_exchange(seen, seen | ALONE, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                break;
+            }
+        }
+        loop {
+            let seen = self.word.load(Ordering::Acquire);
+            if seen == ALONE {
+                return Alone(self, mask);
+            }
+            sys::futex_wait(&self.word, seen, false, 10_000);
+        }
+    }
+}
+
+impl Drop for Shared<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.leave_shared();
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.word.fetch_and(!ALONE, Ordering::Release);
+        sys::futex_wake(&self.0.word, u32::MAX >> 1, false);
+        sys::set_mask(self.1);
+    }
+}
+
+/// A spin lock for short sections of one process; holders have signals blocked and never fault.
+pub struct Spin<T> {
+    held: AtomicU32,
+    value: core::cell::UnsafeCell<T>,
+}
+
+/// The value behind a held [`Spin`].
+pub struct SpinGuard<'a, T>(&'a Spin<T>);
+
+mod spin_unsafe {
+    //! # Safety
+    //! `held` admits one guard at a time, so the value has one user.
+    #![allow(unsafe_code)]
+    use super::*;
+
+    // SAFETY: access to the value goes through the lock.
+    unsafe impl<T: Send> Sync for Spin<T> {}
+
+    impl<T> core::ops::Deref for SpinGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            // SAFETY: this guard holds the lock.
+            unsafe { &*self.0.value.get() }
+        }
+    }
+
+    impl<T> core::ops::DerefMut for SpinGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            // SAFETY: this guard holds the lock, alone.
+            unsafe { &mut *self.0.value.get() }
+        }
+    }
+}
+
+impl<T> Spin<T> {
+    pub const fn new(value: T) -> Spin<T> {
+        Spin { held: AtomicU32::new(0), value: core::cell::UnsafeCell::new(value) }
+    }
+
+    pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        let free = self.held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        free.then_some(SpinGuard(self))
+    }
+
+    /// Spins a little, then sleeps in short naps: the holder may have lost its CPU.
+    pub fn lock(&self) -> SpinGuard<'_, T> {
+        let mut turns = 0;
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            turns += 1;
+            if turns % 128 == 0 {
+                sys::futex_wait(&self.held, 1, false, 50);
+            }
+            core::hint::spin_loop();
+        }
+    }
+}
+
+impl<T> Drop for SpinGuard<'_, T> {
+    fn drop(&mut self) {
+        self.0.held.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,82 @@
+//! How a process joins its tree: the preload library's constructor calls [`join`] once.
+#![allow(unsafe_code)]
+// SAFETY (file): reads the environment block the loader passes to constructors.
+
+use core::ffi::CStr;
+use core::sync::atomic::Ordering;
+
+use crate::cleanup;
+use crate::fork;
+use crate::mm::{self, fd, mode};
+use crate::pool::{MAX_PROCESSES, Pool, entry_state, flag};
+use crate::{activate, sys};
+
+/// Names the pool's descriptor in the environment of every process of the tree.
+pub const ENV_POOL: &CStr = c"FARPAGE_POOL_FD";
+
+/// Attaches this process to the tree's pool, dormant (active at once with `--eager`). Without a pool the library does nothing.
+///
+/// # Safety
+/// `environment` is a NULL-terminated array of C strings.
+pub unsafe fn join(environment: *const *const libc::c_char) {
+    if mm::mm().mode.load(Ordering::Relaxed) != mode::OFF {
+        return;
+    }
+    // SAFETY: as promised by the caller.
+    let Some(pool_fd) = (unsafe { find_number(environment, ENV_POOL) }) else { return };
+    let Some(pool) = Pool::attach(pool_fd) else { return };
+    let index = own_entry(&pool, pool_fd).unwrap_or(MAX_PROCESSES);
+    if mm::init(pool, index as u32).is_err() {
+        return;
+    }
+    if pool.header().has(flag::EAGER) {
+        activate::activate();
+    }
+}
+
+/// The entry of this process: a new one, or after exec the old one, emptied.
+fn own_entry(pool: &Pool, pool_fd: i32) -> Option<usize> {
+    let pid = sys::getpid();
+    let mine = |index: &usize| {
+        let entry = &pool.processes()[*index];
+        entry.state.load(Ordering::Acquire) == entry_state::LIVE && entry.pid.load(Ordering::Relaxed) == pid
+    };
+    if let Some(old) = (0..MAX_PROCESSES).find(mine) {
+        cleanup::return_everything(pool, pool_fd, old);
+    }
+    let index = fork::take_entry(pool, entry_state::EMBRYO)?;
+    let entry = &pool.processes()[index];
+    entry.pid.store(pid, Ordering::Relaxed);
+    entry.state.store(entry_state::LIVE, Ordering::Release);
+    Some(index)
+}
+
+unsafe fn find_number(environment: *const *const libc::c_char, name: &CStr) -> Option<i32> {
+    let name = name.to_bytes();
+    let mut at = environment;
+    loop {
+        // SAFETY: the array ends with NULL, where the loop ends.
+        let entry = unsafe { *at };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: entries are C strings.
+        let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
+            return core::str::from_utf8(value).ok()?.parse().ok();
+        }
+        // SAFETY: not at the end yet.
+        at = unsafe { at.add(1) };
+    }
+}
+
+/// In a child forked while dormant: it is a process of its own in the table.
+pub fn rejoin_after_dormant_fork() {
+    let mm = mm::mm();
+    if mm.mode.load(Ordering::Relaxed) != mode::DORMANT {
+        return;
+    }
+    let pool = mm.pool();
+    let index = own_entry(pool, mm.fd(fd::POOL)).unwrap_or(MAX_PROCESSES);
+    mm.index.store(index as u32, Ordering::Relaxed);
+}

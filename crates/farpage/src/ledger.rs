@@ -1,0 +1,176 @@
+//! The books of a tree: who lives, what is not managed, and the limit that follows from it.
+//!
+//! limit = budget - what processes use beside managed memory - the pool's own metadata - a margin.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::atomic::Ordering;
+
+use crate::cleanup;
+use crate::pool::{Pool, ProcEntry, entry_state};
+use crate::sys;
+
+/// A forked child is charged for what it inherited once it is this old: most call exec before.
+const CHARGE_AFTER_NS: u64 = 10_000_000;
+/// An entry taken by a parent whose child never came to life.
+const EMBRYO_MAX_NS: u64 = 10_000_000_000;
+/// How often the costly exact share of a process's memory is read, and from what size on (pages).
+const SHARE_EVERY_NS: u64 = 500_000_000;
+const SHARE_FROM: i64 = 1024;
+
+/// What a process shares with others by copy-on-write and is counted once only: anonymous pages less its fair share.
+#[derive(Default)]
+struct Shared {
+    pages: i64,
+    read_ns: u64,
+}
+
+pub struct Ledger {
+    pool: Pool,
+    pool_fd: i32,
+    shared: HashMap<i32, Shared>,
+    live: usize,
+}
+
+/// One process as /proc shows it, in pages.
+struct Seen {
+    gone: bool,
+    start_time: u64,
+    anon: i64,
+}
+
+impl Ledger {
+    #[must_use]
+    pub fn new(pool: Pool, pool_fd: i32) -> Ledger {
+        Ledger { pool, pool_fd, shared: HashMap::new(), live: 0 }
+    }
+
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Processes alive at the last tick.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Looks at every process once.
+    pub fn tick(&mut self) {
+        let now = sys::now_ns();
+        let mut unmanaged = 0;
+        let mut managed = 0;
+        self.live = 0;
+        for index in 0..self.pool.processes().len() {
+            let entry = &self.pool.processes()[index];
+            let state = entry.state.load(Ordering::Acquire);
+            let age = now.saturating_sub(entry.born_ns.load(Ordering::Relaxed));
+            let unborn = entry.pid.load(Ordering::Relaxed) == 0 && age > EMBRYO_MAX_NS;
+            if state == entry_state::EMBRYO && unborn {
+                cleanup::return_everything(&self.pool, self.pool_fd, index);
+            }
+            let lives = state == entry_state::LIVE || (state == entry_state::EMBRYO && entry.pid.load(Ordering::Relaxed) != 0);
+            if !lives {
+                continue;
+            }
+            if let Some(pages) = self.look_at(index, entry, now) {
+                self.live += 1;
+                unmanaged += pages;
+                managed += entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
+            }
+        }
+        self.shared.retain(|_, shared| now.saturating_sub(shared.read_ns) < 10 * SHARE_EVERY_NS);
+        self.set_limit(unmanaged + own_pages(), managed);
+    }
+
+    /// Unmanaged pages of a process; `None` if it was found dead and cleaned up.
+    fn look_at(&mut self, index: usize, entry: &ProcEntry, now: u64) -> Option<i64> {
+        let pid = entry.pid.load(Ordering::Relaxed);
+        let seen = see(pid);
+        let known = entry.start_time.load(Ordering::Relaxed);
+        let replaced = known != 0 && known != seen.start_time;
+        if seen.gone || replaced || left_by_exec(entry, pid) {
+            cleanup::return_everything(&self.pool, self.pool_fd, index);
+            return None;
+        }
+        entry.start_time.store(seen.start_time, Ordering::Relaxed);
+        if now.saturating_sub(entry.born_ns.load(Ordering::Relaxed)) > CHARGE_AFTER_NS {
+            let deferred = entry.deferred.swap(0, Ordering::Relaxed);
+            entry.charge(self.pool.header(), deferred);
+        }
+        let shared = self.shared_pages(pid, seen.anon, now);
+        let managed = entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
+        let unmanaged = (seen.anon - shared - managed).max(0);
+        let before = entry.unmanaged.swap(unmanaged, Ordering::Relaxed);
+        self.pool.header().unmanaged.fetch_add(unmanaged - before, Ordering::Relaxed);
+        Some(unmanaged)
+    }
+
+    fn shared_pages(&mut self, pid: i32, anon: i64, now: u64) -> i64 {
+        if self.live == 0 && self.shared.len() <= 1 || anon < SHARE_FROM {
+            return 0;
+        }
+        let shared = self.shared.entry(pid).or_default();
+        if now.saturating_sub(shared.read_ns) > SHARE_EVERY_NS || shared.read_ns == 0 {
+            shared.read_ns = now;
+            shared.pages = pss_anon(pid).map_or(0, |pss| (anon - pss).max(0));
+        }
+        shared.pages
+    }
+
+    fn set_limit(&self, unmanaged: i64, _managed: i64) {
+        let header = self.pool.header();
+        let budget = header.budget.load(Ordering::Relaxed);
+        let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);
+        let margin = 128 + budget / 128;
+        let floor = (budget / 16).max(256);
+        header.limit.store((budget - unmanaged - metadata - margin).max(floor), Ordering::Relaxed);
+        let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;
+        header.peak.fetch_max(total, Ordering::Relaxed);
+    }
+}
+
+/// True for a process that called exec and now runs something that has not joined the pool.
+fn left_by_exec(entry: &ProcEntry, pid: i32) -> bool {
+    entry.execing.load(Ordering::Relaxed) != 0
+        && fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.contains("farpage-pool"))
+}
+
+fn see(pid: i32) -> Seen {
+    let gone = Seen { gone: true, start_time: 0, anon: 0 };
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return gone };
+    // The name in parentheses may hold anything; fields are counted from behind it: state is the first, start time the 20th.
+    let Some((_, rest)) = stat.rsplit_once(')') else { return gone };
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let start_time = fields.get(19).and_then(|f| f.parse().ok()).unwrap_or(0);
+    if matches!(fields.first(), Some(&"Z" | &"X")) {
+        return gone;
+    }
+    Seen { gone: false, start_time, anon: anon_pages(pid) }
+}
+
+/// Anonymous pages in RAM: resident less shared (file and shmem).
+fn anon_pages(pid: i32) -> i64 {
+    let Ok(statm) = fs::read_to_string(format!("/proc/{pid}/statm")) else { return 0 };
+    let mut fields = statm.split_ascii_whitespace().map(|f| f.parse::<i64>().unwrap_or(0));
+    let (resident, shared) = (fields.nth(1).unwrap_or(0), fields.next().unwrap_or(0));
+    (resident - shared).max(0)
+}
+
+fn own_pages() -> i64 {
+    anon_pages(sys::getpid())
+}
+
+/// Anonymous memory with shared pages divided among their users, in pages.
+fn pss_anon(pid: i32) -> Option<i64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+    line.split_ascii_whitespace().next()?.parse::<i64>().ok().map(|kib| kib / 4)
+}
+
+/// Memory of the pool itself, in pages.
+fn pool_pages(pool_fd: i32) -> i64 {
+    use std::os::linux::fs::MetadataExt;
+    fs::metadata(format!("/proc/self/fd/{pool_fd}")).map_or(0, |m| (m.st_blocks() / 8) as i64)
+}

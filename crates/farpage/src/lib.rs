@@ -1,0 +1,33 @@
+//! farpage's live engine: swap in user space for the process it is loaded into, and the supervisor of a process tree.
+//!
+//! From a touch to the disk and back: [`signals`] (or [`thread`]) delivers the fault, [`fault`] brings the page in from
+//! [`tiers`], [`reclaim`] makes room by moving others out. [`mm`] is the state of this process, [`pool`] what the tree
+//! shares. [`mem`], [`fork`] and [`trap`] keep mmap, fork and system calls true. [`supervisor`] runs in `farpage run`.
+//!
+//! `unsafe` lives in files that say so on top; the others deny it.
+#![deny(unsafe_code)]
+
+pub mod activate;
+pub mod areas;
+pub mod cleanup;
+pub mod fault;
+pub mod filter;
+pub mod fork;
+pub mod gate;
+pub mod join;
+pub mod ledger;
+pub mod maps;
+pub mod mem;
+pub mod mm;
+pub mod pool;
+pub mod reclaim;
+pub mod signals;
+pub mod snapshot;
+pub mod stub;
+pub mod supervisor;
+pub mod sys;
+pub mod syscalls;
+pub mod thread;
+pub mod tiers;
+pub mod trap;
+pub mod uffd;

@@ -1,0 +1,611 @@
+//! mmap, munmap, mprotect, mremap, madvise and their kin on managed memory, with the kernel's own meaning.
+//!
+//! The kernel's mappings stay real: each function lets the kernel do the call and keeps page states and registration in
+//! step. What changes mappings or drops content holds the gate alone, so no fault or eviction is under way meanwhile.
+//! Functions return what the system call would: a value, or `-errno`.
+//!
+//! # Safety
+//! Raw calls here act on ranges that the program itself asked to change.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::page_state::{Kind, PageState};
+
+use crate::activate;
+use crate::fault;
+use crate::gate::Alone;
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
+use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES, is_managed};
+use crate::sys::{self, Errno};
+use crate::tiers;
+
+/// Smaller anonymous mappings stay with the kernel: they are thread-local arenas, guard pages and the like.
+const MANAGE_MIN: u64 = 128 << 10;
+/// Mappings larger than this are address-space reservations that may exceed the managed range; left to the kernel.
+const MANAGE_MAX: u64 = MANAGED_LEN / 4;
+/// A hint below 4 GiB for a small mapping is a wish for 32-bit pointers (JIT compilers).
+const LOW_HINT: u64 = 4 << 30;
+const LOW_HINT_MAX: u64 = 64 << 20;
+/// Bytes whose content is dropped while holding the gate alone once.
+const DROP_STEP: u64 = 32 << 20;
+const ENOMEM: i64 = -(libc::ENOMEM as i64);
+const EINVAL: i64 = -(libc::EINVAL as i64);
+
+/// Arguments of mmap.
+#[derive(Clone, Copy)]
+pub struct Map {
+    pub addr: u64,
+    pub len: u64,
+    pub prot: i32,
+    pub flags: i32,
+    pub fd: i32,
+    pub offset: u64,
+}
+
+impl Map {
+    fn is_fixed(&self) -> bool {
+        self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
+    }
+
+    /// Memory that can be managed wherever it lies: private, anonymous, without special demands.
+    fn is_plain(&self) -> bool {
+        const SPECIAL: i32 = libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_32BIT;
+        let private = self.flags & (libc::MAP_PRIVATE | libc::MAP_SHARED) == libc::MAP_PRIVATE;
+        private && self.flags & libc::MAP_ANONYMOUS != 0 && self.flags & SPECIAL == 0
+    }
+
+    fn is_eligible(&self) -> bool {
+        let low = self.addr != 0 && self.addr < LOW_HINT && self.len < LOW_HINT_MAX;
+        let size = (MANAGE_MIN..=MANAGE_MAX).contains(&self.len);
+        self.is_plain() && !self.is_fixed() && size && !low && self.prot & libc::PROT_EXEC == 0
+    }
+
+    fn kernel(&self) -> i64 {
+        let a = [self.addr, self.len, self.prot as u64, self.flags as u64, self.fd as i64 as u64, self.offset];
+        // SAFETY: the program's own request.
+        unsafe { sys::raw(libc::SYS_mmap, a) }
+    }
+}
+
+fn round_up(len: u64) -> u64 {
+    len.div_ceil(PAGE) * PAGE
+}
+
+/// The part of a range that lies in the managed range, as pages; `None` if there is none.
+fn managed_pages(addr: u64, len: u64) -> Option<(u64, u64)> {
+    let end = addr.checked_add(round_up(len))?;
+    let (lo, hi) = (addr.max(MANAGED_BASE), end.min(MANAGED_BASE + MANAGED_LEN));
+    (lo < hi).then(|| (page_of(lo), (hi - MANAGED_BASE).div_ceil(PAGE)))
+}
+
+pub fn mmap(request: Map) -> i64 {
+    let mm = mm();
+    if mm.mode.load(Ordering::Acquire) == mode::OFF {
+        return request.kernel();
+    }
+    if request.is_fixed() {
+        return match managed_pages(request.addr, request.len) {
+            Some(range) => map_fixed(mm, request, range),
+            None => request.kernel(),
+        };
+    }
+    if !request.is_eligible() {
+        return request.kernel();
+    }
+    let writable = request.prot & libc::PROT_WRITE != 0;
+    if writable {
+        activate::before_growth(mm, request.len);
+        if request.flags & libc::MAP_NORESERVE == 0 && !room_for(mm, request.len) {
+            return ENOMEM;
+        }
+    }
+    match allocate(request.len, request.prot, PAGE) {
+        Ok(addr) => {
+            commit(mm, if writable { request.len as i64 } else { 0 });
+            addr as i64
+        }
+        Err(_) => request.kernel(),
+    }
+}
+
+/// Whether `len` more bytes could be kept somewhere, were all of them touched.
+#[must_use]
+pub fn room_for(mm: &Mm, len: u64) -> bool {
+    !mm.is_active() || mm.header().room() >= (len / PAGE) as i64
+}
+
+/// Counts memory that became (or ceased to be) writable; the sum decides when processes become active.
+pub fn commit(mm: &Mm, bytes: i64) {
+    mm.header().committed.fetch_add(bytes, Ordering::Relaxed);
+    if let Some(entry) = mm.entry_opt() {
+        entry.committed.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Finds room in the managed range and maps it there with `prot`, registered if the process is active. `align` is in
+/// bytes, a multiple of the page size; what could hold a huge page is aligned to one in any case.
+pub fn allocate(len: u64, prot: i32, align: u64) -> Result<u64, Errno> {
+    let mm = mm();
+    let pages = round_up(len) / PAGE;
+    let align = (align / PAGE).max(if pages >= CHUNK_PAGES { CHUNK_PAGES } else { 1 });
+    // The gate keeps activation (which registers all that is mapped) and fork out until both maps and kernel agree.
+    let mask = sys::block_signals();
+    let result = {
+        let _inside = mm.gate.shared();
+        reserve(mm, pages, align).and_then(|page| map_at(mm, page, pages, prot))
+    };
+    sys::set_mask(mask);
+    result
+}
+
+fn reserve(mm: &Mm, pages: u64, align: u64) -> Result<u64, Errno> {
+    let mut maps = mm.maps.lock();
+    let maps = maps.as_mut().ok_or(Errno(libc::ENOMEM))?;
+    let page = maps.find_gap(0, MANAGED_PAGES, pages, align).ok_or(Errno(libc::ENOMEM))?;
+    maps.insert(page, page + pages).map_err(|_| Errno(libc::ENOMEM))?;
+    mm.top_page.fetch_max(page + pages, Ordering::Relaxed);
+    Ok(page)
+}
+
+fn map_at(mm: &Mm, page: u64, pages: u64, prot: i32) -> Result<u64, Errno> {
+    let (addr, len) = (address(page), pages * PAGE);
+    // SAFETY: the range was free in our map of the managed range, where nobody else maps; NOREPLACE makes sure.
+    let mapped = unsafe { sys::mmap(addr, len, prot, sys::MAP_MANAGED | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+    let result = mapped.and_then(|addr| if mm.is_active() { mm.uffd().register(addr, len).map(|()| addr) } else { Ok(addr) });
+    if result.is_err() {
+        if mapped.is_ok() {
+            // SAFETY: mapped just now, not yet handed out.
+            let _ = unsafe { sys::munmap(addr, len) };
+        }
+        forget(mm, page, page + pages);
+    }
+    result
+}
+
+fn forget(mm: &Mm, lo: u64, hi: u64) {
+    if let Some(maps) = mm.maps.lock().as_mut() {
+        // A full map keeps a range that is free: lost address space, no harm.
+        let _ = maps.remove(lo, hi);
+    }
+}
+
+/// MAP_FIXED over or beside managed memory: old content goes, the kernel maps what was asked for.
+fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
+    let writable = request.prot & libc::PROT_WRITE != 0;
+    if writable && request.is_plain() {
+        activate::before_growth(mm, request.len);
+    }
+    let alone = mm.gate.alone();
+    if request.flags & libc::MAP_FIXED_NOREPLACE == 0 {
+        discard(mm, lo, hi, &alone);
+    }
+    let mut request = request;
+    if request.is_plain() {
+        request.flags |= libc::MAP_NORESERVE;
+        request.flags &= !libc::MAP_POPULATE;
+    }
+    let result = request.kernel();
+    if result < 0 {
+        return result;
+    }
+    if let Some(maps) = mm.maps.lock().as_mut()
+        && maps.insert(lo, hi).is_ok()
+    {
+        mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    }
+    if mm.is_active() && request.is_plain() && !register(mm, lo, hi) {
+        return ENOMEM;
+    }
+    drop(alone);
+    if writable && request.is_plain() {
+        commit(mm, request.len as i64);
+    }
+    result
+}
+
+fn register(mm: &Mm, lo: u64, hi: u64) -> bool {
+    mm.uffd().register(address(lo), (hi - lo) * PAGE).is_ok()
+}
+
+/// In a forked child, alone as it starts: pages it does not inherit.
+pub fn forget_content(mm: &Mm, lo: u64, hi: u64) {
+    drop_states(mm, lo, hi);
+}
+
+/// Forgets the content of pages `lo..hi`: slots, frames and counts. The caller lets the kernel drop the memory.
+fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
+    if mm.is_active() {
+        drop_states(mm, lo, hi);
+    }
+}
+
+fn drop_states(mm: &Mm, lo: u64, hi: u64) {
+    let mut page = lo;
+    while page < hi {
+        let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
+        if mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0 {
+            discard_in_chunk(mm, page, end);
+        }
+        page = end;
+    }
+}
+
+fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64) {
+    let mut resident = 0;
+    let mut pinned = false;
+    for page in lo..hi {
+        let word = mm.word(page);
+        let state = PageState(word.load(Ordering::Relaxed));
+        match state.kind() {
+            Kind::Resident => resident += 1,
+            Kind::Swapped => {
+                word.store(state.replace(PageState::untouched()).raw(), Ordering::Release);
+                tiers::put(mm, state.slot());
+            }
+            _ => {}
+        }
+        pinned |= state.pins() != 0;
+        if state.raw() != 0 {
+            word.store(state.replace(PageState::untouched()).raw(), Ordering::Release);
+        }
+    }
+    if resident > 0 {
+        mm.count_resident(lo, -resident);
+    }
+    if hi - lo == CHUNK_PAGES && !pinned {
+        // One page of page states covers exactly one chunk: give it back.
+        mm.chunk(lo).store(0, Ordering::Relaxed);
+        let words = mm.word(lo) as *const _ as u64;
+        // SAFETY: every word of that page is zero, and reads as zero after.
+        let _ = unsafe { sys::madvise(words, CHUNK_PAGES * 8, libc::MADV_REMOVE) };
+    }
+}
+
+pub fn munmap(addr: u64, len: u64) -> i64 {
+    let mm = mm();
+    let range = managed_pages(addr, len);
+    let (Some((lo, hi)), false) = (range, mm.mode.load(Ordering::Acquire) == mode::OFF) else {
+        // SAFETY: the program's own request.
+        return unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
+    };
+    if addr % PAGE != 0 || len == 0 {
+        return EINVAL;
+    }
+    let alone = mm.gate.alone();
+    // SAFETY: the program's own request. First the kernel: if it refuses, nothing has changed.
+    let result = unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
+    if result == 0 {
+        discard(mm, lo, hi, &alone);
+        forget(mm, lo, hi);
+        let committed = mm.entry_opt().map_or(0, |e| e.committed.load(Ordering::Relaxed));
+        commit(mm, -(((hi - lo) * PAGE) as i64).min(committed));
+    }
+    result
+}
+
+pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
+    let mm = mm();
+    let nr = if pkey.is_some() { libc::SYS_pkey_mprotect } else { libc::SYS_mprotect };
+    let args = [addr, len, prot as u64, pkey.unwrap_or(0) as i64 as u64, 0, 0];
+    let managed = managed_pages(addr, len).is_some() && mm.mode.load(Ordering::Acquire) != mode::OFF;
+    if managed && prot & libc::PROT_WRITE != 0 && len >= MANAGE_MIN {
+        activate::before_growth(mm, len);
+        commit(mm, len as i64);
+    }
+    let _alone = (managed && mm.is_active()).then(|| mm.gate.alone());
+    // SAFETY: the program's own request; page contents stay.
+    unsafe { sys::raw(nr, args) }
+}
+
+pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
+    let mm = mm();
+    let kernel = |addr: u64, len: u64| -> i64 {
+        // SAFETY: the program's own request.
+        unsafe { sys::raw(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
+    };
+    let Some((lo, hi)) = managed_pages(addr, len).filter(|_| mm.is_active()) else { return kernel(addr, len) };
+    if addr % PAGE != 0 {
+        return EINVAL;
+    }
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
+        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => prefetch(mm, lo, hi, advice),
+        libc::MADV_COLD | libc::MADV_PAGEOUT => page_out(mm, lo, hi),
+        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+            crate::fork::inherit_advice(lo, hi, matches!(advice, libc::MADV_DOFORK | libc::MADV_KEEPONFORK));
+            let _alone = mm.gate.alone();
+            kernel(addr, len)
+        }
+        // Hints about placement and dumps: recorded by nobody, harmless, and passing them on would split the
+        // kernel's mappings, across which pages can't be moved.
+        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE
+        | libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => 0,
+        _ => kernel(addr, len),
+    }
+}
+
+/// DONTNEED and FREE: the content is gone at once; slots are given up without I/O.
+fn drop_content(mm: &Mm, lo: u64, hi: u64) -> i64 {
+    let mut result = 0;
+    let mut page = lo;
+    while page < hi {
+        let end = (page + DROP_STEP / PAGE).min(hi);
+        let alone = mm.gate.alone();
+        discard(mm, page, end, &alone);
+        // SAFETY: the program asked for the content to go.
+        let ret = unsafe {
+            let len = (end - page) * PAGE;
+            sys::raw(libc::SYS_madvise, [address(page), len, libc::MADV_DONTNEED as u64, 0, 0, 0])
+        };
+        result = if ret < 0 { ret } else { result };
+        page = end;
+    }
+    result
+}
+
+/// Brings pages in, at most a quarter of the limit at a time: more would only push out what came first.
+fn prefetch(mm: &Mm, lo: u64, hi: u64, advice: i32) -> i64 {
+    let most = (mm.header().limit.load(Ordering::Relaxed) / 4).max(64) as u64;
+    let untouched_too = advice != libc::MADV_WILLNEED;
+    for page in (lo..hi).take(if untouched_too { usize::MAX } else { most as usize }) {
+        let kind = mm.load(page).kind();
+        if kind == Kind::Resident || (kind == Kind::Untouched && !untouched_too) {
+            continue;
+        }
+        let mask = sys::block_signals();
+        let outcome = fault::fault(mm, page);
+        sys::set_mask(mask);
+        if outcome == fault::Outcome::NotManaged {
+            return ENOMEM;
+        }
+    }
+    0
+}
+
+fn page_out(mm: &Mm, lo: u64, hi: u64) -> i64 {
+    let mask = sys::block_signals();
+    {
+        let _inside = mm.gate.shared();
+        crate::reclaim::page_out(mm, lo, hi);
+    }
+    sys::set_mask(mask);
+    0
+}
+
+/// mlock: the pages are brought in and stay. munlock lets them go again.
+pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
+    let mm = mm();
+    let start = addr / PAGE * PAGE;
+    let (lo, hi) = managed_pages(start, len + (addr - start)).filter(|_| mm.is_active())?;
+    if lock && (hi - lo) as i64 > mm.header().limit.load(Ordering::Relaxed) / 2 {
+        return Some(ENOMEM);
+    }
+    for page in lo..hi {
+        if !lock {
+            fault::unpin(mm, page);
+        } else if mm.load(page).pins() == 0 && !fault::pin(mm, page) {
+            return Some(ENOMEM);
+        }
+    }
+    Some(0)
+}
+
+/// mincore as our page states see it; `out` receives one byte a page.
+pub fn mincore(addr: u64, len: u64, out: &mut dyn FnMut(u64, u8)) -> Option<i64> {
+    let mm = mm();
+    let (lo, hi) = managed_pages(addr, len).filter(|_| mm.is_active() && is_managed(addr))?;
+    if addr % PAGE != 0 {
+        return Some(EINVAL);
+    }
+    let mask = sys::block_signals();
+    let covered = {
+        let _inside = mm.gate.shared();
+        mm.maps.lock().as_ref().is_some_and(|maps| maps.covers(lo, hi))
+    };
+    sys::set_mask(mask);
+    if !covered {
+        return Some(ENOMEM);
+    }
+    for page in lo..hi {
+        out(page - lo, u8::from(mm.load(page).kind() == Kind::Resident));
+    }
+    Some(0)
+}
+
+/// Arguments of mremap.
+#[derive(Clone, Copy)]
+pub struct Remap {
+    pub old: u64,
+    pub old_len: u64,
+    pub new_len: u64,
+    pub flags: i32,
+    pub new: u64,
+}
+
+impl Remap {
+    fn kernel(&self) -> i64 {
+        // SAFETY: the program's own request (or ours on its behalf with a destination we chose).
+        unsafe { sys::raw(libc::SYS_mremap, [self.old, self.old_len, self.new_len, self.flags as u64, self.new, 0]) }
+    }
+}
+
+pub fn mremap(request: Remap) -> i64 {
+    let mm = mm();
+    let fixed = request.flags & libc::MREMAP_FIXED != 0;
+    let touches = is_managed(request.old) || (fixed && managed_pages(request.new, request.new_len).is_some());
+    if mm.mode.load(Ordering::Acquire) == mode::OFF || !touches {
+        return request.kernel();
+    }
+    let mut request = request;
+    request.old_len = round_up(request.old_len);
+    request.new_len = round_up(request.new_len);
+    if request.old % PAGE != 0 || request.new_len == 0 || request.old_len == 0 {
+        return EINVAL;
+    }
+    if !is_managed(request.old) {
+        return onto_managed(mm, request);
+    }
+    let keep_old = request.flags & libc::MREMAP_DONTUNMAP != 0;
+    if request.new_len > request.old_len {
+        activate::before_growth(mm, request.new_len - request.old_len);
+        if !room_for(mm, request.new_len - request.old_len) {
+            return ENOMEM;
+        }
+    }
+    if !fixed && !keep_old {
+        if request.new_len <= request.old_len {
+            let tail = request.old_len - request.new_len;
+            let result = if tail == 0 { 0 } else { munmap(request.old + request.new_len, tail) };
+            return if result < 0 { result } else { request.old as i64 };
+        }
+        if grow_in_place(mm, request) {
+            commit(mm, (request.new_len - request.old_len) as i64);
+            return request.old as i64;
+        }
+        if request.flags & libc::MREMAP_MAYMOVE == 0 {
+            return ENOMEM;
+        }
+    }
+    let result = relocate(mm, request);
+    if result >= 0 && request.new_len > request.old_len {
+        commit(mm, (request.new_len - request.old_len) as i64);
+    }
+    result
+}
+
+/// Maps the pages right behind the old ones, if nothing is there.
+fn grow_in_place(mm: &Mm, request: Remap) -> bool {
+    let (lo, hi) = (page_of(request.old + request.old_len), page_of(request.old) + request.new_len / PAGE);
+    if hi > MANAGED_PAGES {
+        return false;
+    }
+    let _alone = mm.gate.alone();
+    {
+        let mut maps = mm.maps.lock();
+        let Some(maps) = maps.as_mut() else { return false };
+        let whole = maps.covers(page_of(request.old), lo);
+        if !whole || maps.overlaps(lo, hi) || maps.insert(lo, hi).is_err() {
+            return false;
+        }
+    }
+    mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    map_at(mm, lo, hi - lo, sys::PROT_RW).is_ok()
+}
+
+/// An unmanaged mapping is moved onto managed addresses: what was there goes, what comes stays the kernel's.
+fn onto_managed(mm: &Mm, request: Remap) -> i64 {
+    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else { return request.kernel() };
+    let alone = mm.gate.alone();
+    discard(mm, lo, hi, &alone);
+    let result = request.kernel();
+    if result >= 0
+        && let Some(maps) = mm.maps.lock().as_mut()
+    {
+        let _ = maps.insert(lo, hi);
+    }
+    result
+}
+
+/// Moves a managed mapping to another place: pages by the kernel, words by us.
+fn relocate(mm: &Mm, request: Remap) -> i64 {
+    let (old_lo, old_hi) = (page_of(request.old), page_of(request.old) + request.old_len / PAGE);
+    let fixed = request.flags & libc::MREMAP_FIXED != 0;
+    if fixed && (managed_pages(request.new, request.new_len).is_none_or(|(lo, hi)| hi - lo != request.new_len / PAGE)) {
+        return leave_managed(mm, request, old_lo, old_hi);
+    }
+    settle_frames(mm, old_lo, old_hi);
+    let alone = mm.gate.alone();
+    if !still_settled(mm, old_lo, old_hi) {
+        drop(alone);
+        return relocate(mm, request);
+    }
+    let mut request = request;
+    if fixed {
+        if let Some((lo, hi)) = managed_pages(request.new, request.new_len) {
+            discard(mm, lo, hi, &alone);
+        }
+    } else {
+        let pages = request.new_len / PAGE;
+        let Ok(page) = reserve(mm, pages, if pages >= CHUNK_PAGES { CHUNK_PAGES } else { 1 }) else { return ENOMEM };
+        request.new = address(page);
+        request.flags |= libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    }
+    let (new_lo, new_hi) = (page_of(request.new), page_of(request.new) + request.new_len / PAGE);
+    let result = request.kernel();
+    if result < 0 {
+        if !fixed {
+            forget(mm, new_lo, new_hi);
+        }
+        return result;
+    }
+    if let Some(maps) = mm.maps.lock().as_mut() {
+        let _ = maps.insert(new_lo, new_hi);
+        if request.flags & libc::MREMAP_DONTUNMAP == 0 {
+            let _ = maps.remove(old_lo, old_hi);
+        }
+    }
+    mm.top_page.fetch_max(new_hi, Ordering::Relaxed);
+    if mm.is_active() {
+        move_words(mm, old_lo, new_lo, (old_hi - old_lo).min(new_hi - new_lo));
+        discard(mm, old_lo, old_hi, &alone);
+        let old_too = request.flags & libc::MREMAP_DONTUNMAP == 0 || register(mm, old_lo, old_hi);
+        if !register(mm, new_lo, new_hi) || !old_too {
+            sys::die(&["farpage: memory moved by mremap could not be registered; the program was stopped"]);
+        }
+    }
+    result
+}
+
+/// Brings pages that wait in frames back, so that no frame names a page at its old place.
+fn settle_frames(mm: &Mm, lo: u64, hi: u64) {
+    if !mm.is_active() {
+        return;
+    }
+    for page in lo..hi {
+        if mm.load(page).kind() == Kind::Cached {
+            let mask = sys::block_signals();
+            fault::fault(mm, page);
+            sys::set_mask(mask);
+        }
+    }
+}
+
+fn still_settled(mm: &Mm, lo: u64, hi: u64) -> bool {
+    !mm.is_active() || (lo..hi).all(|page| mm.load(page).kind() != Kind::Cached)
+}
+
+/// Carries page states to the new place, chunk counts with them.
+fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
+    for i in 0..pages {
+        let word = mm.word(from + i);
+        let state = PageState(word.load(Ordering::Relaxed));
+        if state.raw() == 0 {
+            continue;
+        }
+        word.store(0, Ordering::Relaxed);
+        mm.word(to + i).store(state.with_pins(0).raw(), Ordering::Release);
+        mm.chunk(to + i).fetch_or(TOUCHED, Ordering::Relaxed);
+        if state.kind() == Kind::Resident {
+            mm.chunk(from + i).fetch_sub(1, Ordering::Relaxed);
+            mm.chunk(to + i).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A managed mapping moved to an unmanaged address: everything comes in first and is the kernel's from then on.
+fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
+    if mm.is_active() && prefetch(mm, lo, hi, libc::MADV_WILLNEED) < 0 {
+        return ENOMEM;
+    }
+    let alone = mm.gate.alone();
+    if mm.is_active() && (lo..hi).any(|page| matches!(mm.load(page).kind(), Kind::Cached | Kind::Swapped)) {
+        return ENOMEM;
+    }
+    let result = request.kernel();
+    if result >= 0 {
+        discard(mm, lo, hi, &alone);
+        forget(mm, lo, hi);
+    }
+    result
+}

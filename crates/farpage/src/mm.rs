@@ -1,0 +1,351 @@
+//! The memory of this process as farpage sees it: one static, reached from program threads, signal handlers, the
+//! reclaimer thread and a forked child (which gets its own copy of everything here by copy-on-write).
+//!
+//! Written in two steps: [`init`] once (dormant), [`activate`](crate::activate) once (active); afterwards only atomics change.
+//!
+//! # Safety
+//! `states` and `chunks` are arrays of atomics mapped for the whole managed range before `mode` becomes ACTIVE and never
+//! unmapped, so indexing them with a page below `MANAGED_PAGES` is sound. Contexts are handed to one holder at a time.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use farpage_core::page_state::PageState;
+use farpage_core::range_map::{Range, RangeMap};
+use farpage_core::units::PAGE_SIZE;
+use farpage_core::zpool::ZpoolHints;
+use lz4_flex::block::CompressTable;
+
+use crate::gate::{Gate, Spin};
+use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry};
+use crate::reclaim::Frames;
+use crate::sys::{self, Errno};
+use crate::uffd::Uffd;
+
+pub const PAGE: u64 = PAGE_SIZE as u64;
+/// Pages per chunk: one page-table page, one huge page.
+pub const CHUNK_PAGES: u64 = 512;
+const CONTEXTS: usize = 32;
+const RANGES_MAX: usize = 65_536;
+
+pub mod mode {
+    pub const OFF: u32 = 0;
+    pub const DORMANT: u32 = 1;
+    pub const ACTIVE: u32 = 2;
+}
+
+/// Numbers of the inherited descriptors, counted from `Header::fd_base`.
+pub mod fd {
+    pub const POOL: i32 = 0;
+    pub const UFFD: i32 = 1;
+    pub const LIBRARY: i32 = 2;
+    pub const AREAS: i32 = 3;
+    pub const COUNT: i32 = 12;
+}
+
+pub struct Mm {
+    pub mode: AtomicU32,
+    pool: UnsafeCell<MaybeUninit<Pool>>,
+    /// Index of this process in the process table.
+    pub index: AtomicU32,
+    states: AtomicU64,
+    chunks: AtomicU64,
+    contexts: AtomicU64,
+    contexts_free: AtomicU32,
+    pub gate: Gate,
+    pub frames: Frames,
+    pub zhints: ZpoolHints,
+    pub slot_cursor: AtomicU32,
+    /// Next window of pages the reclaim clock looks at.
+    pub hand: AtomicU64,
+    /// One past the highest page ever mapped.
+    pub top_page: AtomicU64,
+    /// Managed ranges that are mapped, in pages from the base.
+    pub maps: Spin<Option<RangeMap<'static>>>,
+    /// 1 while a reclaimer thread of this process runs.
+    pub reclaimer: AtomicU32,
+    pub fork_lock: AtomicU32,
+    waiters: [Waiters; 64],
+}
+
+struct Waiters {
+    seq: AtomicU32,
+    count: AtomicU32,
+}
+
+// SAFETY: `pool` is written once before `mode` leaves OFF and only read afterwards; the rest are atomics and locks.
+unsafe impl Sync for Mm {}
+
+static MM: Mm = Mm {
+    mode: AtomicU32::new(mode::OFF),
+    pool: UnsafeCell::new(MaybeUninit::uninit()),
+    index: AtomicU32::new(u32::MAX),
+    states: AtomicU64::new(0),
+    chunks: AtomicU64::new(0),
+    contexts: AtomicU64::new(0),
+    contexts_free: AtomicU32::new(u32::MAX),
+    gate: Gate::new(),
+    frames: Frames::new(),
+    zhints: ZpoolHints::new(),
+    slot_cursor: AtomicU32::new(0),
+    hand: AtomicU64::new(0),
+    top_page: AtomicU64::new(0),
+    maps: Spin::new(None),
+    reclaimer: AtomicU32::new(0),
+    fork_lock: AtomicU32::new(0),
+    waiters: [const { Waiters { seq: AtomicU32::new(0), count: AtomicU32::new(0) } }; 64],
+};
+
+/// This process's memory. Meaningful once [`Mm::mode`] is not OFF.
+#[inline]
+pub fn mm() -> &'static Mm {
+    &MM
+}
+
+/// Makes the process dormant: the pool is attached, nothing is managed yet.
+pub fn init(pool: Pool, index: u32) -> Result<(), Errno> {
+    let bytes = (RANGES_MAX * size_of::<Range>()) as u64;
+    let memory = sys::engine_memory(bytes)?;
+    // SAFETY: fresh zeroed memory of that size, never given back; Range is two u64.
+    let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, RANGES_MAX) };
+    // SAFETY: init runs once, in the constructor, before mode leaves OFF; nobody reads the pool yet.
+    unsafe { (*MM.pool.get()).write(pool) };
+    MM.index.store(index, Ordering::Relaxed);
+    *MM.maps.lock() = Some(RangeMap::new(entries));
+    MM.mode.store(mode::DORMANT, Ordering::Release);
+    Ok(())
+}
+
+impl Mm {
+    #[inline]
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.mode.load(Ordering::Acquire) == mode::ACTIVE
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn pool(&self) -> &'static Pool {
+        debug_assert!(self.mode.load(Ordering::Relaxed) != mode::OFF);
+        // SAFETY: written by init before mode left OFF, and every caller runs after that.
+        unsafe { (*MM.pool.get()).assume_init_ref() }
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn header(&self) -> &'static Header {
+        self.pool().header()
+    }
+
+    /// This process's entry, if it has one.
+    #[must_use]
+    pub fn entry_opt(&self) -> Option<&'static ProcEntry> {
+        self.pool().processes().get(self.index.load(Ordering::Relaxed) as usize)
+    }
+
+    /// This process's entry. An active process always has one.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self) -> &'static ProcEntry {
+        match self.entry_opt() {
+            Some(entry) => entry,
+            None => sys::die(&["farpage: internal error: an active process has no entry in the pool"]),
+        }
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn owner(&self) -> u16 {
+        self.index.load(Ordering::Relaxed) as u16
+    }
+
+    #[must_use]
+    pub fn fd(&self, which: i32) -> i32 {
+        self.header().fd_base.load(Ordering::Relaxed) as i32 + which
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn uffd(&self) -> Uffd {
+        Uffd(self.fd(fd::UFFD))
+    }
+
+    /// Maps what an active process needs besides the pool. Called once.
+    pub fn prepare_active(&self) -> Result<(), Errno> {
+        let states = self.pool().map_states(self.fd(fd::POOL), self.owner() as usize, None)?;
+        let chunks = sys::engine_memory(MANAGED_PAGES / CHUNK_PAGES * 4)?;
+        let contexts = sys::engine_memory((CONTEXTS * size_of::<Context>()) as u64)?;
+        for i in 0..CONTEXTS {
+            // SAFETY: fresh memory for that many contexts, page-aligned; the table is written in place.
+            unsafe {
+                let context = (contexts as *mut Context).add(i);
+                (&raw mut (*context).table).write(CompressTable::small());
+            }
+        }
+        self.frames.prepare()?;
+        self.states.store(states, Ordering::Relaxed);
+        self.chunks.store(chunks, Ordering::Relaxed);
+        self.contexts.store(contexts, Ordering::Release);
+        Ok(())
+    }
+
+    /// After fork, in the child: the window on the parent's page states becomes one on the child's own.
+    pub fn remap_states(&self, index: u32) -> Result<(), Errno> {
+        self.index.store(index, Ordering::Relaxed);
+        let at = self.states.load(Ordering::Relaxed);
+        self.pool().map_states(self.fd(fd::POOL), index as usize, Some(at)).map(drop)
+    }
+
+    /// The state word of a page (counted from the base of the managed range).
+    #[inline]
+    #[must_use]
+    pub fn word(&self, page: u64) -> &'static AtomicU64 {
+        debug_assert!(page < MANAGED_PAGES);
+        let states = self.states.load(Ordering::Relaxed);
+        // SAFETY: see the file's note; callers pass pages of managed addresses only.
+        unsafe { &*((states + (page % MANAGED_PAGES) * 8) as *const AtomicU64) }
+    }
+
+    /// Per chunk: number of resident pages in the low bits, [`TOUCHED`] once any of its words was set.
+    #[inline]
+    #[must_use]
+    pub fn chunk(&self, page: u64) -> &'static AtomicU32 {
+        let chunks = self.chunks.load(Ordering::Relaxed);
+        // SAFETY: as for word.
+        unsafe { &*((chunks + page % MANAGED_PAGES / CHUNK_PAGES * 4) as *const AtomicU32) }
+    }
+
+    /// A page became (n > 0) or stopped being (n < 0) resident: chunk, process and tree counts.
+    pub fn count_resident(&self, page: u64, n: i64) {
+        let chunk = self.chunk(page);
+        chunk.fetch_add(n as u32, Ordering::Relaxed);
+        chunk.fetch_or(TOUCHED, Ordering::Relaxed);
+        let entry = self.entry();
+        entry.resident.fetch_add(n, Ordering::Relaxed);
+        entry.charge(self.header(), n);
+    }
+
+    /// Takes a work area; waits if all are in use (holders never wait for one another while holding).
+    pub fn context(&self) -> ContextGuard {
+        let mut turns = 0u32;
+        loop {
+            let free = self.contexts_free.load(Ordering::Relaxed);
+            if free != 0 {
+                let bit = free.trailing_zeros();
+                let taken = self.contexts_free.fetch_and(!(1 << bit), Ordering::Acquire);
+                if taken & (1 << bit) != 0 {
+                    return ContextGuard(bit);
+                }
+            }
+            turns += 1;
+            if turns % 64 == 0 {
+                sys::futex_wait(&self.contexts_free, 0, false, 100);
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Sleeps until the word of `page` is likely unlocked.
+    pub fn wait_unlocked(&self, page: u64) {
+        let word = self.word(page);
+        for _ in 0..200 {
+            if !PageState(word.load(Ordering::Acquire)).is_locked() {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        let waiters = &self.waiters[(page % 64) as usize];
+        let seq = waiters.seq.load(Ordering::Acquire);
+        waiters.count.fetch_add(1, Ordering::SeqCst);
+        if PageState(word.load(Ordering::SeqCst)).is_locked() {
+            sys::futex_wait(&waiters.seq, seq, false, 5_000);
+        }
+        waiters.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// In a forked child: the threads that waited are not here.
+    pub fn forget_waiters(&self) {
+        self.waiters.iter().for_each(|waiters| waiters.count.store(0, Ordering::Relaxed));
+    }
+
+    /// Writes the new state of a page whose lock the caller holds, which unlocks it, and wakes who waits.
+    #[inline]
+    pub fn unlock(&self, page: u64, locked: PageState, new: PageState) {
+        self.word(page).store(locked.replace(new).raw(), Ordering::SeqCst);
+        let waiters = &self.waiters[(page % 64) as usize];
+        if waiters.count.load(Ordering::SeqCst) != 0 {
+            waiters.seq.fetch_add(1, Ordering::Release);
+            sys::futex_wake(&waiters.seq, u32::MAX >> 1, false);
+        }
+    }
+
+    /// Locks a page whose word is still `seen`.
+    #[inline]
+    #[must_use]
+    pub fn try_lock(&self, page: u64, seen: PageState) -> bool {
+        let word = self.word(page);
+        word.compare_exchange(seen.raw(), seen.locked().raw(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn load(&self, page: u64) -> PageState {
+        PageState(self.word(page).load(Ordering::Acquire))
+    }
+}
+
+/// Bit of [`Mm::chunk`]: some word of the chunk was set since it was last emptied.
+pub const TOUCHED: u32 = 1 << 31;
+/// Mask of [`Mm::chunk`]: the count of resident pages.
+pub const RESIDENT_MASK: u32 = 0xffff;
+
+/// Address of a page of the managed range.
+#[inline]
+#[must_use]
+pub fn address(page: u64) -> u64 {
+    MANAGED_BASE + page * PAGE
+}
+
+/// Page of a managed address.
+#[inline]
+#[must_use]
+pub fn page_of(addr: u64) -> u64 {
+    (addr - MANAGED_BASE) / PAGE
+}
+
+/// Work area of one fault or one store: no stack of a signal handler is large enough, and nothing may allocate.
+#[repr(C, align(4096))]
+pub struct Context {
+    /// Where pages are decompressed or read to before they are installed.
+    pub bounce: [u8; PAGE_SIZE],
+    /// Where pages are compressed to.
+    pub out: [u8; 2 * PAGE_SIZE],
+    pub table: CompressTable,
+}
+
+/// A context in use.
+pub struct ContextGuard(u32);
+
+impl core::ops::Deref for ContextGuard {
+    type Target = Context;
+    fn deref(&self) -> &Context {
+        // SAFETY: the bit was ours to take, so the context has no other user.
+        unsafe { &*(MM.contexts.load(Ordering::Relaxed) as *const Context).add(self.0 as usize) }
+    }
+}
+
+impl core::ops::DerefMut for ContextGuard {
+    fn deref_mut(&mut self) -> &mut Context {
+        // SAFETY: as for Deref, and the guard is borrowed mutably.
+        unsafe { &mut *(MM.contexts.load(Ordering::Relaxed) as *mut Context).add(self.0 as usize) }
+    }
+}
+
+impl Drop for ContextGuard {
+    fn drop(&mut self) {
+        MM.contexts_free.fetch_or(1 << self.0, Ordering::Release);
+        sys::futex_wake(&MM.contexts_free, 1, false);
+    }
+}

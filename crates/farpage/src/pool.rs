@@ -1,0 +1,344 @@
+//! The pool: one shared memory object for a process tree. Offsets, never pointers; every word an atomic.
+//!
+//! ```text
+//! header | process table | swap table | slot hints | area block maps | zpool descriptors | zpool data | page states x MAX_PROCESSES
+//! ```
+//! Everything is sparse: what was never touched costs nothing. A process that is killed at any instruction leaves no
+//! lock behind; what it held is named by its process entry and found again by the supervisor (`cleanup`).
+//!
+//! # Safety
+//! The mapping covers the layout that the header states, is page-aligned, zero-filled at creation, and never unmapped
+//! while a `Pool` exists. All parts are arrays of atomics, so a shared reference to them is sound whoever writes.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use farpage_core::stats::{Counter, Histogram, Source};
+use farpage_core::swap_area::BlockMap;
+use farpage_core::swap_table::SwapTable;
+use farpage_core::units::PAGE_SIZE;
+use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
+
+use crate::sys::{self, Errno};
+
+/// First managed address, in every process.
+pub const MANAGED_BASE: u64 = 0x1000_0000_0000;
+/// Length of the managed range in bytes.
+pub const MANAGED_LEN: u64 = 1 << 40;
+pub const MANAGED_PAGES: u64 = MANAGED_LEN / PAGE_SIZE as u64;
+pub const MAX_PROCESSES: usize = 1024;
+pub const MAX_AREAS: usize = 8;
+const MAGIC: u64 = 0x6661_7270_6167_6531; // "farpage1"
+/// Bytes of one process's page-state array.
+pub const STATES_LEN: u64 = MANAGED_PAGES * 8;
+
+/// True where an address is farpage's to manage.
+#[inline]
+#[must_use]
+pub fn is_managed(addr: u64) -> bool {
+    addr.wrapping_sub(MANAGED_BASE) < MANAGED_LEN
+}
+
+/// Where each part lies, in bytes from the start of the pool. Written once, before anyone else maps it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Layout {
+    pub slots: u64,
+    pub slot_count: u64,
+    pub hints: u64,
+    pub blocks: [u64; MAX_AREAS],
+    pub descs: u64,
+    pub zdata: u64,
+    pub zpage_count: u64,
+    /// End of the part that every process maps.
+    pub common: u64,
+    pub states: u64,
+    pub total: u64,
+}
+
+/// What the tree's creator decides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Geometry {
+    pub area_blocks: [u64; MAX_AREAS],
+    /// Most zpages the compressed tier may use.
+    pub zpages: u64,
+}
+
+impl Layout {
+    #[must_use]
+    pub fn new(geometry: &Geometry) -> Layout {
+        const ALIGN: u64 = 2 << 20;
+        let mut layout = Layout::default();
+        let mut at = round(size_of::<Header>() as u64 + (MAX_PROCESSES * size_of::<ProcEntry>()) as u64, ALIGN);
+        let mut take = |bytes: u64| {
+            let start = at;
+            at = round(at + bytes, ALIGN);
+            start
+        };
+        // A compressed page is at least one 64-byte object, but 16 per page of storage is as dense as data gets
+        // in practice; slots are 8 bytes of sparse memory each.
+        let compressed = geometry.zpages * (ZPAGE_BYTES as u64 / PAGE_SIZE as u64) * 16;
+        let slots = geometry.area_blocks.iter().sum::<u64>() + compressed;
+        layout.slot_count = round(slots + 512, 512).min(1 << 31);
+        layout.slots = take(layout.slot_count * 8);
+        layout.hints = take(layout.slot_count / 512 * 4);
+        for (at, blocks) in layout.blocks.iter_mut().zip(geometry.area_blocks) {
+            *at = take(blocks * 8);
+        }
+        layout.zpage_count = geometry.zpages;
+        layout.descs = take(geometry.zpages * 8);
+        layout.zdata = take(geometry.zpages * ZPAGE_BYTES as u64);
+        layout.common = at;
+        layout.states = at;
+        layout.total = layout.states + MAX_PROCESSES as u64 * STATES_LEN;
+        layout
+    }
+}
+
+fn round(value: u64, to: u64) -> u64 {
+    value.div_ceil(to) * to
+}
+
+/// One swap file or device.
+#[repr(C)]
+pub struct Area {
+    pub blocks: AtomicU64,
+    pub used: AtomicI64,
+    pub cursor: AtomicU32,
+    pub descriptor: AtomicI32,
+    pub priority: AtomicI32,
+    /// File or block device path, NUL-padded, for people to read.
+    pub name: [AtomicU8; 120],
+}
+
+#[repr(C, align(128))]
+pub struct Header {
+    pub magic: AtomicU64,
+    pub supervisor: AtomicI32,
+    pub flags: AtomicU32,
+    pub fd_base: AtomicU32,
+    pub areas: AtomicU32,
+    /// The budget as the user gave it, in pages.
+    pub budget: AtomicI64,
+    /// What charged pages and zpages together may reach: budget less the unmanaged rest, set by the supervisor.
+    pub limit: AtomicI64,
+    /// Resident managed pages + frames of the whole tree.
+    pub charged: AtomicI64,
+    /// Bytes of managed memory mapped for writing in the whole tree (an upper bound of what can become resident).
+    pub committed: AtomicI64,
+    pub unmanaged: AtomicI64,
+    pub peak: AtomicI64,
+    pub zpages_used: AtomicU64,
+    pub zpages_limit: AtomicU64,
+    /// Bumped to ask every process to reclaim; a futex.
+    pub reclaim_seq: AtomicU32,
+    pub slot_cursor: AtomicU32,
+    pub start_ns: AtomicU64,
+    pub area: [Area; MAX_AREAS],
+    pub counters: [AtomicU64; Counter::COUNT],
+    pub latency: [[AtomicU64; Histogram::BUCKETS]; 4],
+    layout: [AtomicU64; size_of::<Layout>() / 8],
+}
+
+/// Bits of [`Header::flags`].
+pub mod flag {
+    pub const THREAD_DELIVERY: u32 = 1;
+    pub const EAGER: u32 = 2;
+    pub const NO_FOLLOW: u32 = 4;
+    pub const ALLOW_IO_URING: u32 = 8;
+}
+
+/// States of a process entry.
+pub mod entry_state {
+    pub const FREE: u32 = 0;
+    /// Taken by a parent for a child that does not run yet.
+    pub const EMBRYO: u32 = 1;
+    pub const LIVE: u32 = 2;
+    /// The supervisor is returning what a dead process held.
+    pub const CLEANING: u32 = 3;
+}
+
+#[repr(C, align(128))]
+pub struct ProcEntry {
+    pub state: AtomicU32,
+    pub pid: AtomicI32,
+    /// Field 22 of /proc/PID/stat, so that a reused pid is not taken for this process.
+    pub start_time: AtomicU64,
+    /// 1 once the process manages its memory.
+    pub active: AtomicU32,
+    /// 1 between a call of exec and the new image's start.
+    pub execing: AtomicU32,
+    pub resident: AtomicI64,
+    pub frames: AtomicI64,
+    /// What of the two above has been added to `Header::charged`.
+    pub charged: AtomicI64,
+    /// Pages inherited by fork that the supervisor will charge once the child has lived a moment (most call exec).
+    pub deferred: AtomicI64,
+    pub unmanaged: AtomicI64,
+    pub committed: AtomicI64,
+    pub born_ns: AtomicU64,
+}
+
+/// A mapped pool.
+#[derive(Clone, Copy)]
+pub struct Pool {
+    base: u64,
+    layout: Layout,
+}
+
+impl Pool {
+    /// Creates the pool's memory object and maps its common part.
+    pub fn create(geometry: &Geometry) -> Result<(i32, Pool), Errno> {
+        let layout = Layout::new(geometry);
+        let name = c"farpage-pool";
+        // SAFETY: creates a descriptor; ftruncate on it touches nothing else.
+        let fd = unsafe {
+            let fd = sys::call(libc::SYS_memfd_create, [name.as_ptr() as u64, libc::MFD_CLOEXEC as u64, 0, 0, 0, 0])?;
+            sys::call(libc::SYS_ftruncate, [fd, layout.total, 0, 0, 0, 0])?;
+            fd as i32
+        };
+        let pool = Pool { base: map_shared(fd, 0, layout.common, None)?, layout };
+        let words = pool.header().layout.iter();
+        // SAFETY: Layout is repr(C) and made of u64 only, so it is exactly this many words.
+        let values: [u64; size_of::<Layout>() / 8] = unsafe { core::mem::transmute(layout) };
+        for (word, value) in words.zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+        pool.header().magic.store(MAGIC, Ordering::Release);
+        Ok((fd, pool))
+    }
+
+    /// Maps the pool behind `fd`; `None` where `fd` is no pool.
+    pub fn attach(fd: i32) -> Option<Pool> {
+        let head = map_shared(fd, 0, size_of::<Header>() as u64, None).ok()?;
+        // SAFETY: the mapping is at least a header long and atomics may hold any bits. A file that is too short would
+        // fault, but only descriptors inherited from our own supervisor come here.
+        let header = unsafe { &*(head as *const Header) };
+        let valid = header.magic.load(Ordering::Acquire) == MAGIC;
+        let values: [u64; size_of::<Layout>() / 8] =
+            core::array::from_fn(|i| header.layout[i].load(Ordering::Relaxed));
+        // SAFETY: see create.
+        let layout: Layout = unsafe { core::mem::transmute(values) };
+        // SAFETY: nothing refers to the short mapping any more.
+        let _ = unsafe { sys::munmap(head, size_of::<Header>() as u64) };
+        if !valid {
+            return None;
+        }
+        Some(Pool { base: map_shared(fd, 0, layout.common, None).ok()?, layout })
+    }
+
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    #[must_use]
+    pub fn header(&self) -> &'static Header {
+        // SAFETY: the common part starts with the header; see the file's safety note.
+        unsafe { &*(self.base as *const Header) }
+    }
+
+    #[must_use]
+    pub fn processes(&self) -> &'static [ProcEntry] {
+        self.part(size_of::<Header>() as u64, MAX_PROCESSES as u64)
+    }
+
+    #[must_use]
+    pub fn swap_table(&self) -> SwapTable<'static> {
+        SwapTable::new(
+            self.part(self.layout.slots, self.layout.slot_count),
+            self.part(self.layout.hints, self.layout.slot_count / 512),
+        )
+    }
+
+    #[must_use]
+    pub fn block_map(&self, area: usize) -> BlockMap<'static> {
+        let blocks = self.header().area[area].blocks.load(Ordering::Relaxed);
+        BlockMap { words: self.part(self.layout.blocks[area], blocks) }
+    }
+
+    #[must_use]
+    pub fn zpool(&self) -> Zpool<'static> {
+        Zpool {
+            descs: self.part(self.layout.descs, self.layout.zpage_count),
+            data: self.part(self.layout.zdata, self.layout.zpage_count * (ZPAGE_BYTES as u64 / 4)),
+            used: &self.header().zpages_used,
+        }
+    }
+
+    /// Address of byte `offset` of the zpool's data in this process.
+    #[must_use]
+    pub fn zdata(&self, offset: u64) -> u64 {
+        self.base + self.layout.zdata + offset
+    }
+
+    /// Gives the memory of an empty zpage back; it reads as zeros afterwards.
+    pub fn punch_zpage(&self, zpage: usize) {
+        // SAFETY: the zpage is in state Emptying and ours, so nobody reads or writes it.
+        let _ = unsafe {
+            sys::madvise(self.zdata((zpage * ZPAGE_BYTES) as u64), ZPAGE_BYTES as u64, libc::MADV_REMOVE)
+        };
+    }
+
+    fn part<T>(&self, offset: u64, count: u64) -> &'static [T] {
+        // SAFETY: offsets come from the layout, whose parts are aligned to 2 MiB (the process table to the header's
+        // size, a multiple of ProcEntry's alignment) and lie inside the mapping; T is a struct of atomics.
+        unsafe { core::slice::from_raw_parts((self.base + offset) as *const T, count as usize) }
+    }
+
+    /// Maps the page states of process `index`, over the mapping `at` where given; returns their address.
+    pub fn map_states(&self, fd: i32, index: usize, at: Option<u64>) -> Result<u64, Errno> {
+        map_shared(fd, self.layout.states + index as u64 * STATES_LEN, STATES_LEN, at)
+    }
+}
+
+fn map_shared(fd: i32, offset: u64, len: u64, at: Option<u64>) -> Result<u64, Errno> {
+    let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
+    // SAFETY: a fixed address is an older mapping of the same kind that the caller gives up.
+    unsafe {
+        sys::mmap(at.unwrap_or(0), len, sys::PROT_RW, libc::MAP_SHARED | libc::MAP_NORESERVE | fixed, fd, offset)
+    }
+}
+
+impl Header {
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    #[inline]
+    pub fn count(&self, counter: Counter, n: u64) {
+        self.counters[counter as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn record_latency(&self, source: Source, ns: u64) {
+        self.latency[source as usize][Histogram::bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Pages of compressed storage in use.
+    pub fn zpool_pages(&self) -> i64 {
+        (self.zpages_used.load(Ordering::Relaxed) * (ZPAGE_BYTES / PAGE_SIZE) as u64) as i64
+    }
+
+    /// How many pages the tree is over its limit if `more` are added (negative: room left).
+    #[inline]
+    pub fn excess(&self, more: i64) -> i64 {
+        self.charged.load(Ordering::Relaxed) + self.zpool_pages() + more - self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Pages that could still be stored somewhere if every program touched all it has: free RAM, free compressed
+    /// storage counted at ratio 1, free blocks of every area.
+    pub fn room(&self) -> i64 {
+        let areas: i64 = self.area[..self.areas.load(Ordering::Relaxed) as usize]
+            .iter()
+            .map(|a| a.blocks.load(Ordering::Relaxed) as i64 - a.used.load(Ordering::Relaxed))
+            .sum();
+        areas - self.excess(0)
+    }
+}
+
+impl ProcEntry {
+    pub fn charge(&self, header: &Header, pages: i64) {
+        self.charged.fetch_add(pages, Ordering::Relaxed);
+        header.charged.fetch_add(pages, Ordering::Relaxed);
+    }
+}

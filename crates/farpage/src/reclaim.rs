@@ -1,0 +1,581 @@
+//! Swap-out: room is made by moving cold pages out of the program into frames (the swap cache), and by storing the
+//! oldest frames in a tier.
+//!
+//! Eviction, step by step (what is locked in brackets):
+//! 1. take an empty block of 64 frames; 2. the clock finds a window of 64 pages with resident ones; 3. lock them [words];
+//! 4. MOVE them to the block, same place in block and window [words]; 5. words say *cached(frame)*, unlocked; 6. the block
+//! joins the end of the FIFO. Storing the oldest block needs no lock: frames never change, so each page is compressed
+//! or written first and then its word exchanged from *cached(this frame)* to *swapped(slot)*; if the program took the
+//! page back meanwhile the exchange fails and the slot is given up. Last, the block's memory is returned.
+//!
+//! Everything here runs with the gate held shared and signals blocked.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use farpage_core::page_state::{Kind, PageState};
+use farpage_core::stats::Counter;
+
+use crate::gate::Spin;
+use crate::mm::{CHUNK_PAGES, Context, Mm, PAGE, RESIDENT_MASK, address};
+use crate::sys::{self, Errno};
+use crate::tiers;
+
+/// Frames per block, pages per window of the clock: one bit each in a word.
+pub const BLOCK: u64 = 64;
+const BLOCKS: usize = 512;
+/// Bytes of the read-only zero pages that fresh memory is copied from.
+const ZEROS_LEN: u64 = 64 * PAGE;
+
+/// One block of frames and the window of pages it was filled from.
+struct Block {
+    base_page: AtomicU64,
+    /// Frames that hold an evicted page's memory.
+    filled: AtomicU64,
+}
+
+struct Lists {
+    free: [u16; BLOCKS],
+    free_len: usize,
+    fifo: [u16; BLOCKS],
+    fifo_head: usize,
+    fifo_len: usize,
+}
+
+/// The staging area: where evicted pages wait.
+pub struct Frames {
+    staging: AtomicU64,
+    zeros: AtomicU64,
+    cached: AtomicU32,
+    blocks: [Block; BLOCKS],
+    lists: Spin<Lists>,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Frames::new()
+    }
+}
+
+impl Frames {
+    pub const fn new() -> Frames {
+        Frames {
+            staging: AtomicU64::new(0),
+            zeros: AtomicU64::new(0),
+            cached: AtomicU32::new(0),
+            blocks: [const { Block { base_page: AtomicU64::new(0), filled: AtomicU64::new(0) } }; BLOCKS],
+            lists: Spin::new(Lists { free: [0; BLOCKS], free_len: 0, fifo: [0; BLOCKS], fifo_head: 0, fifo_len: 0 }),
+        }
+    }
+
+    /// Maps the staging area; all blocks are free.
+    pub fn prepare(&self) -> Result<(), Errno> {
+        self.staging.store(sys::engine_memory(STAGING_LEN)?, Ordering::Relaxed);
+        self.zeros.store(sys::engine_memory(ZEROS_LEN)?, Ordering::Relaxed);
+        let mut lists = self.lists.lock();
+        for i in 0..BLOCKS {
+            lists.free[i] = (BLOCKS - 1 - i) as u16;
+        }
+        lists.free_len = BLOCKS;
+        Ok(())
+    }
+
+    /// Address and length of the staging area, to be registered with the process's userfaultfd.
+    pub fn staging(&self) -> (u64, u64) {
+        (self.staging.load(Ordering::Relaxed), STAGING_LEN)
+    }
+
+    pub fn zeros(&self) -> u64 {
+        self.zeros.load(Ordering::Relaxed)
+    }
+
+    /// Address of a frame's page.
+    pub fn address(&self, frame: u64) -> u64 {
+        self.staging.load(Ordering::Relaxed) + frame * PAGE
+    }
+
+    fn take_free(&self) -> Option<u64> {
+        let mut lists = self.lists.lock();
+        lists.free_len = lists.free_len.checked_sub(1)?;
+        Some(u64::from(lists.free[lists.free_len]))
+    }
+
+    fn give_free(&self, block: u64) {
+        let mut lists = self.lists.lock();
+        let len = lists.free_len;
+        lists.free[len] = block as u16;
+        lists.free_len += 1;
+    }
+
+    fn push(&self, block: u64) {
+        let mut lists = self.lists.lock();
+        let at = (lists.fifo_head + lists.fifo_len) % BLOCKS;
+        lists.fifo[at] = block as u16;
+        lists.fifo_len += 1;
+        self.cached.store(lists.fifo_len as u32, Ordering::Relaxed);
+    }
+
+    fn pop_oldest(&self) -> Option<u64> {
+        let mut lists = self.lists.lock();
+        lists.fifo_len = lists.fifo_len.checked_sub(1)?;
+        let block = lists.fifo[lists.fifo_head];
+        lists.fifo_head = (lists.fifo_head + 1) % BLOCKS;
+        self.cached.store(lists.fifo_len as u32, Ordering::Relaxed);
+        Some(u64::from(block))
+    }
+}
+
+const STAGING_LEN: u64 = BLOCKS as u64 * BLOCK * PAGE;
+
+/// Waits, reclaiming, until `pages` more may be charged. Returns in any case: a tree that can't get below its limit
+/// (all swap full, others stopped) overruns it rather than hang, and says so in `limit_overrun`.
+pub fn ensure_room(mm: &Mm, pages: i64) {
+    let header = mm.header();
+    if header.excess(pages) <= 0 {
+        return;
+    }
+    let start = sys::now_ns();
+    let mut idle = 0;
+    while header.excess(pages) > 0 {
+        header.count(Counter::PgreclaimDirect, 1);
+        if reclaim(mm, header.excess(pages).max(BLOCK as i64)) > 0 {
+            idle = 0;
+            continue;
+        }
+        idle += 1;
+        if idle > 400 {
+            header.count(Counter::LimitOverrun, 1);
+            break;
+        }
+        ask_everyone(mm);
+        let seq = header.reclaim_seq.load(Ordering::Relaxed);
+        sys::futex_wait(&header.reclaim_seq, seq, true, 500);
+    }
+    header.count(Counter::StallNs, sys::now_ns() - start);
+}
+
+/// Asks every process of the tree to reclaim.
+pub fn ask_everyone(mm: &Mm) {
+    mm.header().reclaim_seq.fetch_add(1, Ordering::Relaxed);
+    sys::futex_wake(&mm.header().reclaim_seq, u32::MAX >> 1, true);
+}
+
+/// Makes about `pages` pages free: moves out a batch, stores the oldest blocks beyond the swap cache's share.
+/// Returns how many pages were returned to the system or moved out.
+pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
+    let mut freed = 0;
+    let mut progress = 0;
+    while freed < pages as u64 {
+        let moved = evict_window(mm);
+        let cached = mm.frames.cached.load(Ordering::Relaxed);
+        let mut stored = 0;
+        if cached > cache_target(mm) || moved == 0 {
+            stored = store_oldest(mm);
+        }
+        freed += stored;
+        progress += moved + stored;
+        if moved + stored == 0 {
+            break;
+        }
+    }
+    progress
+}
+
+/// How many blocks the swap cache may keep: a sixteenth of what the process has resident, 2 to 128 blocks.
+fn cache_target(mm: &Mm) -> u32 {
+    let resident = mm.entry().resident.load(Ordering::Relaxed).max(0) as u64;
+    (resident / 16 / BLOCK).clamp(2, 128) as u32
+}
+
+/// Moves the evictable pages of one window out; 0 if the clock found none or no block is free.
+fn evict_window(mm: &Mm) -> u64 {
+    let Some(block) = mm.frames.take_free() else { return 0 };
+    let windows = mm.top_page.load(Ordering::Relaxed).div_ceil(BLOCK).max(1);
+    let mut looked = 0;
+    while looked <= 2 * windows {
+        let window = mm.hand.fetch_add(1, Ordering::Relaxed) % windows;
+        let page = window * BLOCK;
+        looked += 1;
+        if mm.chunk(page).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
+            let skip = (CHUNK_PAGES / BLOCK) - window % (CHUNK_PAGES / BLOCK) - 1;
+            mm.hand.fetch_add(skip, Ordering::Relaxed);
+            looked += skip;
+            continue;
+        }
+        let moved = evict_from(mm, page, block);
+        if moved > 0 {
+            return moved;
+        }
+    }
+    mm.frames.give_free(block);
+    0
+}
+
+/// Evicts what can be evicted of the window at `base` into `block`, which joins the FIFO unless nothing moved.
+fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
+    let victims = lock_victims(mm, base);
+    if victims == 0 {
+        return 0;
+    }
+    let holes = lock_holes(mm, base, victims);
+    let both = victims | holes;
+    let mut moved = 0u64;
+    let mut at = 0;
+    while at < BLOCK {
+        if both >> at & 1 == 0 {
+            at += 1;
+            continue;
+        }
+        let len = u64::from((!(both >> at)).trailing_zeros()).min(BLOCK - at);
+        moved |= move_run(mm, base, block, at, len, victims);
+        at += len;
+    }
+    let count = u64::from((moved & victims).count_ones());
+    settle(mm, base, block, victims, holes, moved & victims);
+    mm.header().count(Counter::Pgsteal, count);
+    if count > 0 {
+        mm.frames.push(block);
+    }
+    count
+}
+
+/// Locks the resident, unpinned pages of the window; a page taken back lately is spared once.
+fn lock_victims(mm: &Mm, base: u64) -> u64 {
+    let mut victims = 0u64;
+    for i in 0..BLOCK {
+        let seen = mm.load(base + i);
+        if seen.kind() != Kind::Resident || seen.is_locked() || seen.pins() != 0 {
+            continue;
+        }
+        if seen.young() {
+            let word = mm.word(base + i);
+            let older = seen.with_young(false).raw();
+            let _ = word.compare_exchange(seen.raw(), older, Ordering::Relaxed, Ordering::Relaxed);
+        } else if mm.try_lock(base + i, seen) {
+            victims |= 1 << i;
+        }
+    }
+    mm.header().count(Counter::Pgscan, BLOCK);
+    victims
+}
+
+/// Locks the absent pages between victims, so that one MOVE can step over them and nobody fills them meanwhile.
+fn lock_holes(mm: &Mm, base: u64, victims: u64) -> u64 {
+    let (first, last) = (u64::from(victims.trailing_zeros()), 63 - u64::from(victims.leading_zeros()));
+    let mut holes = 0;
+    for i in first..last {
+        let seen = mm.load(base + i);
+        let absent = matches!(seen.kind(), Kind::Untouched | Kind::Zero | Kind::Cached | Kind::Swapped);
+        if victims >> i & 1 == 0 && absent && !seen.is_locked() && mm.try_lock(base + i, seen) {
+            holes |= 1 << i;
+        }
+    }
+    holes
+}
+
+/// Moves `len` locked pages from place `at` of the window; returns the bits of what moved (holes included).
+fn move_run(mm: &Mm, base: u64, block: u64, at: u64, len: u64, victims: u64) -> u64 {
+    let mut moved = 0u64;
+    let mut at = at;
+    let end = at + len;
+    let mut owned = false;
+    while at < end {
+        let (src, dst) = (address(base + at), mm.frames.address(block * BLOCK + at));
+        let result = mm.uffd().move_pages(dst, src, (end - at) * PAGE);
+        let count = (result.bytes / PAGE).min(end - at);
+        for i in at..at + count {
+            moved |= 1 << i;
+        }
+        at += count;
+        match result.error {
+            None | Some(Errno(libc::EAGAIN)) => continue,
+            Some(_) if at >= end => break,
+            Some(Errno(libc::EBUSY)) if !owned => {
+                // Shared by fork: writing breaks the sharing, then the copy is ours to move.
+                own_pages(base, at, end, victims);
+                owned = true;
+                continue;
+            }
+            _ => {}
+        }
+        if move_one(mm, base, block, at, victims) {
+            moved |= 1 << at;
+        }
+        owned = false;
+        at += 1;
+    }
+    moved
+}
+
+/// One page that a batch stopped at: tells the kernel's false EEXIST from real trouble, and copies where the mapping
+/// can't be moved from (read-only).
+fn move_one(mm: &Mm, base: u64, block: u64, at: u64, victims: u64) -> bool {
+    let (src, dst) = (address(base + at), mm.frames.address(block * BLOCK + at));
+    if victims >> at & 1 == 0 {
+        return false;
+    }
+    let result = mm.uffd().move_pages(dst, src, PAGE);
+    match result.error {
+        None => true,
+        Some(Errno(libc::EEXIST)) => {
+            // Linux 6.18 reports EEXIST after it has moved the page; the page tables tell.
+            let arrived = presence(src, 1) & 1 == 0 && presence(dst, 1) & 1 == 1;
+            mm.header().count(Counter::MoveFalseEexist, u64::from(arrived));
+            arrived
+        }
+        Some(Errno(libc::EINVAL)) => copy_out(mm, src, dst),
+        Some(_) => {
+            mm.header().count(Counter::PgreclaimBusy, 1);
+            false
+        }
+    }
+}
+
+/// Makes the victims among the pages private by a write fault of the kernel's.
+fn own_pages(base: u64, at: u64, end: u64, victims: u64) {
+    let mut i = at;
+    while i < end {
+        let len = (i..end).take_while(|j| victims >> j & 1 == 1).count() as u64;
+        if len > 0 {
+            populate_write(address(base + i), len * PAGE);
+        }
+        i += len.max(1);
+    }
+}
+
+/// Writes the words of everything that was locked, and moves the counts.
+fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) {
+    let count = moved.count_ones() as i64;
+    if count > 0 {
+        mm.frames.blocks[block as usize].base_page.store(base, Ordering::Relaxed);
+        mm.frames.blocks[block as usize].filled.store(moved, Ordering::Relaxed);
+        mm.chunk(base).fetch_sub(count as u32, Ordering::Relaxed);
+        mm.entry().resident.fetch_sub(count, Ordering::Relaxed);
+        mm.entry().frames.fetch_add(count, Ordering::Relaxed);
+    }
+    for i in 0..BLOCK {
+        let bit = 1u64 << i;
+        if (victims | holes) & bit == 0 {
+            continue;
+        }
+        let locked = mm.load(base + i);
+        if moved & bit != 0 {
+            mm.unlock(base + i, locked, PageState::cached(block * BLOCK + i));
+        } else if victims & bit != 0 {
+            // Could not be moved now; spare it in the next turn.
+            mm.unlock(base + i, locked, PageState::resident().with_young(true));
+        } else {
+            mm.unlock(base + i, locked, locked);
+        }
+    }
+}
+
+/// Stores the oldest block and returns its memory; the number of frames given back.
+fn store_oldest(mm: &Mm) -> u64 {
+    let Some(block) = mm.frames.pop_oldest() else { return 0 };
+    let info = &mm.frames.blocks[block as usize];
+    let (base, filled) = (info.base_page.load(Ordering::Relaxed), info.filled.load(Ordering::Relaxed));
+    let mut context = mm.context();
+    let mut raw = 0u64; // frames that did not fit the compressed tier
+    for i in bits(filled) {
+        let frame = block * BLOCK + i;
+        if holds(mm, base + i, frame) && !store_small(mm, base + i, frame, &mut context) {
+            raw |= 1 << i;
+        }
+    }
+    drop(context);
+    store_raw(mm, base, block, raw);
+    release_block(mm, base, block, filled)
+}
+
+/// True while the page's content is in this frame and nobody is taking it back.
+fn holds(mm: &Mm, page: u64, frame: u64) -> bool {
+    let seen = mm.load(page);
+    seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked()
+}
+
+/// Zero page, or compressed; false if neither.
+fn store_small(mm: &Mm, page: u64, frame: u64, context: &mut Context) -> bool {
+    let at = mm.frames.address(frame);
+    if tiers::is_zero(at) {
+        let seen = mm.load(page);
+        if seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked() && mm.try_lock(page, seen) {
+            mm.unlock(page, seen, PageState::zero());
+            mm.header().count(Counter::SwpoutZero, 1);
+        }
+        return true;
+    }
+    let Some(compressed) = tiers::compress(mm, at, context) else { return false };
+    let Some(slot) = alloc_slot(mm) else { return false };
+    let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) else {
+        mm.pool().swap_table().abandon(slot);
+        return false;
+    };
+    hand_over(mm, page, frame, slot, backing);
+    true
+}
+
+fn alloc_slot(mm: &Mm) -> Option<u32> {
+    mm.pool().swap_table().alloc(mm.owner(), &mm.slot_cursor)
+}
+
+/// The page is in `slot` from now on, unless the program took it back. The word names the slot before the slot counts
+/// the reference, so a process killed in between leaves a busy slot of its own and nothing else.
+fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: farpage_core::swap_table::Backing) {
+    let seen = mm.load(page);
+    let table = mm.pool().swap_table();
+    let still = seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked();
+    if still && mm.try_lock(page, seen) {
+        let locked = mm.load(page);
+        mm.word(page).store(locked.replace(PageState::swapped(slot)).locked().raw(), Ordering::Release);
+        if let Err(impossible) = table.publish(slot, backing) {
+            tiers::stop(&impossible);
+        }
+        mm.unlock(page, locked, PageState::swapped(slot));
+    } else {
+        tiers::free_backing(mm.pool(), backing, mm.owner());
+        table.abandon(slot);
+    }
+}
+
+/// Writes the frames in `raw` to a swap file in runs.
+fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64) {
+    let mut left = raw;
+    while left != 0 {
+        let at = u64::from(left.trailing_zeros());
+        let len = u64::from((!(left >> at)).trailing_zeros()).min(BLOCK - at);
+        let mut slots = [0u32; BLOCK as usize];
+        let got = (0..len as usize).take_while(|&i| alloc_slot(mm).map(|slot| slots[i] = slot).is_some()).count();
+        let written = tiers::write_run(mm, mm.frames.address(block * BLOCK + at), &slots[..got]);
+        let count = written.as_ref().map_or(0, |w| w.count);
+        if let Some(run) = &written {
+            for i in 0..count as u64 {
+                let backing = farpage_core::swap_table::Backing::File { area: run.area, block: run.first + i };
+                hand_over(mm, base + at + i, block * BLOCK + at + i, slots[i as usize], backing);
+            }
+        }
+        slots[count..got].iter().for_each(|&slot| mm.pool().swap_table().abandon(slot));
+        if count == 0 {
+            return;
+        }
+        left &= !(mask(count as u64) << at);
+    }
+}
+
+/// Returns the memory of a stored block. Frames whose page could not be stored stay, in a block at the FIFO's end.
+fn release_block(mm: &Mm, base: u64, block: u64, filled: u64) -> u64 {
+    let mut kept = 0u64;
+    for i in bits(filled) {
+        loop {
+            let seen = mm.load(base + i);
+            if seen.kind() != Kind::Cached || seen.frame() != block * BLOCK + i {
+                break;
+            }
+            if !seen.is_locked() {
+                kept |= 1 << i;
+                break;
+            }
+            mm.wait_unlocked(base + i);
+        }
+    }
+    let gone = filled & !kept;
+    if kept == 0 {
+        drop_frames(mm.frames.address(block * BLOCK), BLOCK * PAGE);
+    } else {
+        bits(gone).for_each(|i| drop_frames(mm.frames.address(block * BLOCK + i), PAGE));
+    }
+    let count = i64::from(gone.count_ones());
+    mm.entry().frames.fetch_sub(count, Ordering::Relaxed);
+    mm.entry().charge(mm.header(), -count);
+    if kept == 0 {
+        mm.frames.give_free(block);
+    } else {
+        mm.frames.blocks[block as usize].filled.store(kept, Ordering::Relaxed);
+        mm.frames.push(block);
+    }
+    count as u64
+}
+
+fn bits(mask: u64) -> impl Iterator<Item = u64> {
+    (0..BLOCK).filter(move |i| mask >> i & 1 == 1)
+}
+
+fn mask(len: u64) -> u64 {
+    if len >= 64 { u64::MAX } else { (1 << len) - 1 }
+}
+
+mod kernel {
+    //! # Safety
+    //! Addresses are pages whose words this thread has locked, or frames of a block it holds.
+    #![allow(unsafe_code)]
+    use super::*;
+
+    /// Bit i: page i from `addr` has memory (in RAM or in the host's own swap).
+    pub fn presence(addr: u64, pages: u64) -> u64 {
+        let mut vec = [0u8; 64];
+        // SAFETY: mincore only reads page tables and writes one byte a page into vec.
+        let result = unsafe { sys::raw(libc::SYS_mincore, [addr, pages * PAGE, vec.as_mut_ptr() as u64, 0, 0, 0]) };
+        if result < 0 {
+            return 0;
+        }
+        vec.iter().enumerate().fold(0, |bits, (i, byte)| bits | u64::from(byte & 1) << i)
+    }
+
+    pub fn populate_write(addr: u64, len: u64) {
+        // SAFETY: breaks copy-on-write sharing of present pages; content is unchanged. Failure shows in the MOVE.
+        let _ = unsafe { sys::madvise(addr, len, libc::MADV_POPULATE_WRITE) };
+    }
+
+    pub fn drop_frames(addr: u64, len: u64) {
+        // SAFETY: no word names these frames any more.
+        let _ = unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) };
+    }
+
+    /// Copies a page that can't be moved (its mapping is read-only, so nobody writes it) and drops the original.
+    pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
+        let mut context = mm.context();
+        let to = [context.bounce.as_mut_ptr() as u64, PAGE];
+        let from = [src, PAGE];
+        // SAFETY: reads the page without a signal if it is unreadable (PROT_NONE: EFAULT, then it stays).
+        let copied = unsafe {
+            let iov = (to.as_ptr() as u64, from.as_ptr() as u64);
+            sys::raw(libc::SYS_process_vm_readv, [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0])
+        };
+        if copied != PAGE as i64 || writable(src) {
+            return false;
+        }
+        if mm.uffd().copy(dst, to[0], PAGE).error.is_some() {
+            return false;
+        }
+        // SAFETY: the page is copied, its word locked, and its mapping can change only with the gate held alone.
+        unsafe { sys::madvise(src, PAGE, libc::MADV_DONTNEED) }.is_ok()
+    }
+
+    /// Whether the program could write the page now: then a copy could miss a write.
+    fn writable(addr: u64) -> bool {
+        // SAFETY: POPULATE_WRITE of a present page changes no content; it fails with EFAULT in a read-only mapping.
+        unsafe { sys::madvise(addr, PAGE, libc::MADV_POPULATE_WRITE) }.is_ok()
+    }
+}
+use kernel::{copy_out, drop_frames, populate_write};
+pub use kernel::presence;
+
+/// MADV_PAGEOUT and COLD: moves what can be moved of pages `lo..hi` out, now.
+pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
+    for page in lo..hi {
+        let seen = mm.load(page);
+        if seen.young() && !seen.is_locked() {
+            let word = mm.word(page);
+            let _ = word.compare_exchange(seen.raw(), seen.with_young(false).raw(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+    for window in lo.div_ceil(BLOCK)..hi / BLOCK {
+        if mm.chunk(window * BLOCK).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
+            continue;
+        }
+        let Some(block) = mm.frames.take_free() else { break };
+        if evict_from(mm, window * BLOCK, block) == 0 {
+            mm.frames.give_free(block);
+        }
+        while mm.frames.cached.load(Ordering::Relaxed) > cache_target(mm) && store_oldest(mm) > 0 {}
+    }
+}

@@ -1,0 +1,178 @@
+//! SIGBUS and SIGSYS are ours while a process is active; the program believes they are its own.
+//!
+//! What the program installs for them is kept here and called for everything that is not ours (a truncated file mapping,
+//! its own filter). No mask of the program may hold either signal: a fault with SIGBUS blocked kills the process.
+//! Handlers run with all other signals blocked while they work on pages, so no handler of the program can run on top of
+//! a held page lock.
+//!
+//! # Safety
+//! Handlers get the kernel's siginfo and ucontext, valid while they run.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::fault::{self, Outcome};
+use crate::mm::{mm, mode, page_of};
+use crate::pool::is_managed;
+use crate::stub;
+use crate::sys::{self, OURS, SigMask, sig_bit};
+
+/// struct sigaction as the kernel has it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Action {
+    pub handler: u64,
+    pub flags: u64,
+    pub restorer: u64,
+    pub mask: SigMask,
+}
+
+const SA_RESTORER: u64 = 0x0400_0000;
+const BUS_ADRERR: i32 = 2;
+
+/// What the program believes is installed for one of our signals.
+struct Virtual([AtomicU64; 4]);
+
+static VIRTUAL_BUS: Virtual = Virtual([const { AtomicU64::new(0) }; 4]);
+static VIRTUAL_SYS: Virtual = Virtual([const { AtomicU64::new(0) }; 4]);
+
+impl Virtual {
+    fn of(sig: i32) -> Option<&'static Virtual> {
+        match sig {
+            libc::SIGBUS => Some(&VIRTUAL_BUS),
+            libc::SIGSYS => Some(&VIRTUAL_SYS),
+            _ => None,
+        }
+    }
+
+    fn load(&self) -> Action {
+        let [handler, flags, restorer, mask] = [0, 1, 2, 3].map(|i| self.0[i].load(Ordering::Acquire));
+        Action { handler, flags, restorer, mask }
+    }
+
+    fn store(&self, action: &Action) {
+        for (word, value) in self.0.iter().zip([action.handler, action.flags, action.restorer, action.mask]) {
+            word.store(value, Ordering::Release);
+        }
+    }
+}
+
+fn kernel_sigaction(sig: i32, new: Option<&Action>, old: Option<&mut Action>) -> i64 {
+    let new = new.map_or(0, |action| action as *const _ as u64);
+    let old = old.map_or(0, |action| action as *mut _ as u64);
+    // SAFETY: both point to structures of the kernel's layout, or are NULL.
+    unsafe { sys::raw(libc::SYS_rt_sigaction, [sig as u64, new, old, 8, 0, 0]) }
+}
+
+/// Takes SIGBUS and SIGSYS over; the program's actions for them become virtual. Called once, at activation.
+pub fn install() {
+    strip_masks();
+    for (sig, handler) in [(libc::SIGBUS, on_sigbus as *const () as u64), (libc::SIGSYS, on_sigsys as *const () as u64)] {
+        let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64 | SA_RESTORER;
+        // SIGSYS re-issues calls that may block, so the program's signals must get through there.
+        let mask = if sig == libc::SIGBUS { !OURS } else { 0 };
+        let ours = Action { handler, flags, restorer: stub::restorer(), mask };
+        let mut before = Action::default();
+        kernel_sigaction(sig, Some(&ours), Some(&mut before));
+        if let Some(virtual_action) = Virtual::of(sig) {
+            virtual_action.store(&before);
+        }
+    }
+}
+
+/// Handlers installed by raw system calls while dormant may block our signals; new ones go through [`sigaction`].
+fn strip_masks() {
+    for sig in 1..=64 {
+        let mut action = Action::default();
+        if kernel_sigaction(sig, None, Some(&mut action)) == 0 && action.handler > 1 && action.mask & OURS != 0 {
+            action.mask &= !OURS;
+            kernel_sigaction(sig, Some(&action), None);
+        }
+    }
+    set_mask_of_thread();
+}
+
+fn set_mask_of_thread() {
+    let mask = sys::set_mask(!OURS);
+    sys::set_mask(mask & !OURS);
+}
+
+/// rt_sigaction for the program. `-errno` on failure.
+pub fn sigaction(sig: i32, new: Option<&Action>, old: Option<&mut Action>) -> i64 {
+    let stripped = new.map(|action| Action { mask: action.mask & !OURS, ..*action });
+    let ours = if mm().is_active() { Virtual::of(sig) } else { None };
+    let Some(virtual_action) = ours else { return kernel_sigaction(sig, stripped.as_ref(), old) };
+    if let Some(old) = old {
+        *old = virtual_action.load();
+    }
+    if let Some(action) = stripped {
+        virtual_action.store(&action);
+    }
+    0
+}
+
+extern "C" fn on_sigbus(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel's siginfo.
+    let (addr, code) = unsafe { ((*info).si_addr() as u64, (*info).si_code) };
+    let mm = mm();
+    if code == BUS_ADRERR
+        && is_managed(addr)
+        && mm.mode.load(Ordering::Acquire) != mode::OFF
+        && fault::fault(mm, page_of(addr)) == Outcome::Done
+    {
+        crate::thread::nudge(mm);
+        return;
+    }
+    chain(sig, info, context);
+}
+
+extern "C" fn on_sigsys(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    const SYS_SECCOMP: i32 = 1;
+    const SYS_USER_DISPATCH: i32 = 2;
+    // SAFETY: the kernel's siginfo and ucontext.
+    let (code, context_ref) = unsafe { ((*info).si_code, &mut *(context as *mut libc::ucontext_t)) };
+    match code {
+        SYS_SECCOMP => crate::trap::on_trap(context_ref),
+        SYS_USER_DISPATCH => crate::fork::on_dispatch(context_ref),
+        _ => chain(sig, info, context),
+    }
+}
+
+/// The signal mask that the interrupted code runs with, to be changed in place.
+pub fn mask_of(context: &mut libc::ucontext_t) -> &mut SigMask {
+    // SAFETY: uc_sigmask starts with the kernel's 8-byte mask.
+    unsafe { &mut *(&raw mut context.uc_sigmask as *mut SigMask) }
+}
+
+/// Gives a signal that is not ours to the program.
+fn chain(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let Some(action) = Virtual::of(sig).map(Virtual::load) else { return };
+    // SAFETY: the kernel's siginfo.
+    let sent = unsafe { (*info).si_code } <= 0;
+    if action.handler == libc::SIG_IGN as u64 && sent {
+        return;
+    }
+    if action.handler <= 1 {
+        // The default: the faulting instruction runs again and ends the process the usual way.
+        kernel_sigaction(sig, Some(&Action::default()), None);
+        if sent {
+            // SAFETY: sends the signal to this thread.
+            unsafe { sys::raw(libc::SYS_tgkill, [sys::getpid() as u64, sys::gettid() as u64, sig as u64, 0, 0, 0]) };
+        }
+        return;
+    }
+    // SAFETY: the kernel's ucontext.
+    let outer = *mask_of(unsafe { &mut *(context as *mut libc::ucontext_t) });
+    let own = if action.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { sig_bit(sig) };
+    sys::set_mask((outer | action.mask | own) & !OURS);
+    if action.flags & libc::SA_RESETHAND as u64 != 0
+        && let Some(virtual_action) = Virtual::of(sig)
+    {
+        virtual_action.store(&Action::default());
+    }
+    // SAFETY: the program installed this function as a handler for this signal.
+    unsafe {
+        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = core::mem::transmute(action.handler);
+        handler(sig, info, context);
+    }
+}

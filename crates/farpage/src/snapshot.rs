@@ -1,0 +1,169 @@
+//! What a running tree looks like from outside: read from its pool, at any time, by anyone who may open it.
+
+use std::fs;
+use std::sync::atomic::Ordering;
+
+use farpage_core::stats::Counter;
+use farpage_core::units::PAGE_SIZE;
+
+use crate::pool::{Pool, entry_state};
+use crate::sys;
+
+/// Use of one tier.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AreaUse {
+    pub name: String,
+    pub kind: String,
+    pub size_bytes: u64,
+    pub used_bytes: u64,
+    pub priority: i32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessUse {
+    pub pid: i32,
+    pub active: bool,
+    pub resident_bytes: u64,
+    pub frames_bytes: u64,
+    pub unmanaged_bytes: u64,
+}
+
+/// The state of a tree at one moment. Sizes in bytes, times in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub ram_budget_bytes: u64,
+    pub peak_tree_bytes: u64,
+    pub charged_bytes: u64,
+    pub resident_bytes: u64,
+    pub frames_bytes: u64,
+    pub zpool_bytes: u64,
+    pub unmanaged_bytes: u64,
+    pub counters: [u64; Counter::COUNT],
+    /// Bucket counts by source of the fault (`farpage_core::stats::Source`).
+    pub latency: [Vec<u64>; 4],
+    pub areas: Vec<AreaUse>,
+    pub processes: Vec<ProcessUse>,
+    pub elapsed_ns: u64,
+    pub supervisor_pid: i32,
+}
+
+impl Snapshot {
+    #[must_use]
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize]
+    }
+
+    /// Reads the pool. Counts are taken one after another while programs run: sums may be off by what happened meanwhile.
+    #[must_use]
+    pub fn of(pool: &Pool) -> Snapshot {
+        let header = pool.header();
+        let bytes = |pages: i64| pages.max(0) as u64 * PAGE_SIZE as u64;
+        let processes = process_uses(pool);
+        let sum = |f: fn(&ProcessUse) -> u64| processes.iter().map(f).sum();
+        Snapshot {
+            ram_budget_bytes: bytes(header.budget.load(Ordering::Relaxed)),
+            peak_tree_bytes: bytes(header.peak.load(Ordering::Relaxed)),
+            charged_bytes: bytes(header.charged.load(Ordering::Relaxed) + header.zpool_pages()),
+            resident_bytes: sum(|p| p.resident_bytes),
+            frames_bytes: sum(|p| p.frames_bytes),
+            zpool_bytes: bytes(header.zpool_pages()),
+            unmanaged_bytes: bytes(header.unmanaged.load(Ordering::Relaxed)),
+            counters: core::array::from_fn(|i| header.counters[i].load(Ordering::Relaxed)),
+            latency: core::array::from_fn(|i| header.latency[i].iter().map(|n| n.load(Ordering::Relaxed)).collect()),
+            areas: area_uses(pool),
+            processes,
+            elapsed_ns: sys::now_ns().saturating_sub(header.start_ns.load(Ordering::Relaxed)),
+            supervisor_pid: header.supervisor.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn process_uses(pool: &Pool) -> Vec<ProcessUse> {
+    let bytes = |pages: i64| pages.max(0) as u64 * PAGE_SIZE as u64;
+    let live = pool.processes().iter().filter(|e| e.state.load(Ordering::Acquire) == entry_state::LIVE);
+    live.map(|entry| ProcessUse {
+        pid: entry.pid.load(Ordering::Relaxed),
+        active: entry.active.load(Ordering::Relaxed) != 0,
+        resident_bytes: bytes(entry.resident.load(Ordering::Relaxed)),
+        frames_bytes: bytes(entry.frames.load(Ordering::Relaxed)),
+        unmanaged_bytes: bytes(entry.unmanaged.load(Ordering::Relaxed)),
+    })
+    .collect()
+}
+
+fn area_uses(pool: &Pool) -> Vec<AreaUse> {
+    let header = pool.header();
+    let mut uses = Vec::new();
+    let zpages = header.zpages_limit.load(Ordering::Relaxed);
+    if zpages > 0 {
+        uses.push(AreaUse {
+            name: "compressed".into(),
+            kind: "compressed".into(),
+            size_bytes: zpages * farpage_core::zpool::ZPAGE_BYTES as u64,
+            used_bytes: header.zpool_pages().max(0) as u64 * PAGE_SIZE as u64,
+            priority: 0,
+        });
+    }
+    for (i, area) in header.area[..header.areas.load(Ordering::Relaxed) as usize].iter().enumerate() {
+        let name: Vec<u8> = area.name.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|&b| b != 0).collect();
+        uses.push(AreaUse {
+            name: String::from_utf8_lossy(&name).into_owned(),
+            kind: "file".into(),
+            size_bytes: area.blocks.load(Ordering::Relaxed) * PAGE_SIZE as u64,
+            used_bytes: area.used.load(Ordering::Relaxed).max(0) as u64 * PAGE_SIZE as u64,
+            priority: -(i as i32) - 1,
+        });
+    }
+    uses
+}
+
+/// Supervisors of running trees whose pool this user may open.
+#[must_use]
+pub fn running_trees() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let mut found: Vec<i32> =
+        pids.filter_map(|pid| pool_of(pid)).map(|pool| pool.header().supervisor.load(Ordering::Relaxed)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Opens the pool that process `pid` (a supervisor or a member of its tree) has among its descriptors.
+fn pool_of(pid: i32) -> Option<Pool> {
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        if target.to_string_lossy().starts_with("/memfd:farpage-pool") {
+            let file = fs::OpenOptions::new().read(true).write(true).open(entry.path()).ok()?;
+            return Pool::attach(std::os::fd::AsRawFd::as_raw_fd(&file));
+        }
+    }
+    None
+}
+
+/// A view on a running tree.
+pub struct Snapshotter {
+    pool: Pool,
+    supervisor: i32,
+}
+
+/// Attaches to the tree of `supervisor_pid`. The error says why not.
+pub fn attach(supervisor_pid: i32) -> Result<Snapshotter, String> {
+    match pool_of(supervisor_pid) {
+        Some(pool) => Ok(Snapshotter { pool, supervisor: supervisor_pid }),
+        None => Err(format!(
+            "process {supervisor_pid} belongs to no running farpage tree that you may look at; `farpage stat` without a \
+             PID lists them"
+        )),
+    }
+}
+
+impl Snapshotter {
+    /// The tree now; `None` once it has ended.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        let snapshot = Snapshot::of(&self.pool);
+        let runs = fs::exists(format!("/proc/{}", self.supervisor)).unwrap_or(false);
+        (runs || !snapshot.processes.is_empty()).then_some(snapshot)
+    }
+}

@@ -1,0 +1,273 @@
+//! `farpage run`: makes the pool, starts the program in it, keeps the books of the tree, cleans up after the dead.
+//!
+//! Processes do their own swapping; the supervisor only samples what is not managed, sets the limit from it, charges
+//! forked children once they have lived a moment, and returns what a dead process held. If it is killed the tree goes on
+//! safely with the last limit; nothing is left behind, since the pool is a memfd and swap files have no name.
+//!
+//! # Safety
+//! Runs in a process of its own; the unsafe parts are fork-time set-up of descriptors and plain system calls.
+#![allow(unsafe_code)]
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use farpage_core::units::{PAGE_SIZE, format_size};
+use farpage_core::zpool::ZPAGE_BYTES;
+
+use crate::areas::{self, OpenArea};
+use crate::join::ENV_POOL;
+use crate::ledger::Ledger;
+use crate::mm::fd;
+use crate::pool::{Geometry, Pool, flag};
+use crate::snapshot::Snapshot;
+use crate::sys;
+
+/// A tier as the user names it, in order of priority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AreaSpec {
+    /// Compressed RAM inside the budget; at most `limit` bytes of it.
+    Compressed { limit: Option<u64> },
+    /// A directory (an unlinked file is made there), a file or a block device.
+    Path { path: PathBuf, size: Option<u64> },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    Signal,
+    Thread,
+}
+
+pub type OnTick = Box<dyn FnMut(&Snapshot)>;
+
+pub struct RunConfig {
+    pub ram_bytes: u64,
+    pub areas: Vec<AreaSpec>,
+    pub delivery: Delivery,
+    /// Whether children that call exec are managed too.
+    pub follow: bool,
+    /// Manage memory from the first byte on instead of from half the budget.
+    pub eager: bool,
+    pub allow_io_uring: bool,
+    pub command: Vec<OsString>,
+    /// The preload library's bytes.
+    pub preload: &'static [u8],
+    /// Called about once a second.
+    pub on_tick: Option<OnTick>,
+}
+
+pub struct Outcome {
+    /// The program's exit code, or 128 + the signal that ended it.
+    pub exit_code: i32,
+    pub snapshot: Snapshot,
+}
+
+/// Why nothing was run. Texts say what, why and how to mend it.
+#[derive(Debug)]
+pub enum RunError {
+    Setup(String),
+    NotExecutable(String),
+    NotFound(String),
+}
+
+/// Below this the engine's own fixed needs leave no room for a program's pages.
+const RAM_MIN: u64 = 8 << 20;
+const TICK_MS: i32 = 20;
+
+/// Runs a command within the budget and waits for it.
+pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
+    if config.ram_bytes < RAM_MIN {
+        let min = format_size(RAM_MIN);
+        return Err(RunError::Setup(format!("--ram {} is too small to work; the smallest is {min}", format_size(config.ram_bytes))));
+    }
+    let open = areas::open_all(&config.areas).map_err(RunError::Setup)?;
+    let (pool_fd, pool) = make_pool(&config, &open).map_err(RunError::Setup)?;
+    let library = make_library(config.preload).map_err(|e| RunError::Setup(format!("cannot place the preload library in memory: {e}")))?;
+    let mut child = start(&config, &pool, pool_fd, &library, &open)?;
+    drop(library);
+    forward_signals(child.id() as i32);
+    let mut ledger = Ledger::new(pool, pool_fd);
+    let exit_code = watch(&mut child, &mut ledger, &mut config.on_tick);
+    ledger.tick();
+    let snapshot = Snapshot::of(&pool);
+    if ledger.live() > 0 {
+        keep_books_in_background(ledger);
+    }
+    Ok(Outcome { exit_code, snapshot })
+}
+
+fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), String> {
+    let mut geometry = Geometry::default();
+    for (blocks, area) in geometry.area_blocks.iter_mut().zip(open) {
+        *blocks = area.blocks;
+    }
+    let compressed = config.areas.iter().find_map(|spec| match spec {
+        AreaSpec::Compressed { limit } => Some(limit.unwrap_or(config.ram_bytes * 2 / 5).min(config.ram_bytes * 3 / 4)),
+        AreaSpec::Path { .. } => None,
+    });
+    geometry.zpages = compressed.unwrap_or(0) / ZPAGE_BYTES as u64;
+    let (pool_fd, pool) = Pool::create(&geometry).map_err(|e| format!("cannot create the pool in memory: {e}"))?;
+    let header = pool.header();
+    let pages = (config.ram_bytes / PAGE_SIZE as u64) as i64;
+    header.supervisor.store(sys::getpid(), Ordering::Relaxed);
+    header.budget.store(pages, Ordering::Relaxed);
+    header.limit.store(pages * 7 / 8, Ordering::Relaxed);
+    header.zpages_limit.store(geometry.zpages, Ordering::Relaxed);
+    header.start_ns.store(sys::now_ns(), Ordering::Relaxed);
+    header.fd_base.store(descriptor_base()? as u32, Ordering::Relaxed);
+    let mut flags = 0;
+    for (on, bit) in [
+        (config.delivery == Delivery::Thread, flag::THREAD_DELIVERY),
+        (config.eager, flag::EAGER),
+        (!config.follow, flag::NO_FOLLOW),
+        (config.allow_io_uring, flag::ALLOW_IO_URING),
+    ] {
+        flags |= if on { bit } else { 0 };
+    }
+    header.flags.store(flags, Ordering::Relaxed);
+    for (slot, area) in header.area.iter().zip(open) {
+        slot.blocks.store(area.blocks, Ordering::Relaxed);
+        for (byte, value) in slot.name.iter().zip(area.name.bytes().take(119)) {
+            byte.store(value, Ordering::Relaxed);
+        }
+    }
+    header.areas.store(open.len() as u32, Ordering::Relaxed);
+    Ok((pool_fd, pool))
+}
+
+/// The inherited descriptors live just below the soft limit (or 1024, which select can still name).
+fn descriptor_base() -> Result<i32, String> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid rlimit.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let top = limit.rlim_cur.min(1024) as i32;
+    if top < 48 {
+        return Err(format!("the limit of open files is {top}; farpage needs 48: raise it with `ulimit -n 1024`"));
+    }
+    Ok(top - fd::COUNT)
+}
+
+/// The library as a sealed memory file: it needs no place on disk and is gone with the tree.
+fn make_library(bytes: &[u8]) -> io::Result<OwnedFd> {
+    use std::io::Write;
+    use std::os::fd::FromRawFd;
+    // SAFETY: creates a descriptor that nobody else owns.
+    let raw = unsafe { libc::memfd_create(c"libfarpage_preload.so".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just created.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let mut file = std::fs::File::from(fd);
+    file.write_all(bytes)?;
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: fcntl on a descriptor of ours.
+    unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) };
+    Ok(file.into())
+}
+
+fn start(config: &RunConfig, pool: &Pool, pool_fd: i32, library: &OwnedFd, open: &[OpenArea]) -> Result<Child, RunError> {
+    let base = pool.header().fd_base.load(Ordering::Relaxed) as i32;
+    let mut wanted = vec![(pool_fd, base + fd::POOL), (library.as_raw_fd(), base + fd::LIBRARY)];
+    wanted.extend(open.iter().enumerate().map(|(i, area)| (area.file.as_raw_fd(), base + fd::AREAS + i as i32)));
+    let mut preload = OsString::from(format!("/proc/self/fd/{}", base + fd::LIBRARY));
+    if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+        preload.push(":");
+        preload.push(theirs);
+    }
+    let mut command = Command::new(&config.command[0]);
+    command.args(&config.command[1..]).env("LD_PRELOAD", preload);
+    command.env(ENV_POOL.to_str().unwrap_or_default(), (base + fd::POOL).to_string());
+    // SAFETY: between fork and exec only dup2 is called. Sources may lie in the target range, so they are first moved above it.
+    unsafe {
+        command.pre_exec(move || {
+            for (from, _) in &mut wanted {
+                *from = cvt(libc::fcntl(*from, libc::F_DUPFD_CLOEXEC, base + fd::COUNT).max(-1)).or_else(|_| cvt(*from))?;
+            }
+            for &(from, to) in &wanted {
+                cvt(libc::dup2(from, to))?;
+            }
+            Ok(())
+        });
+    }
+    command.spawn().map_err(|error| {
+        let name = config.command[0].to_string_lossy();
+        match error.kind() {
+            io::ErrorKind::NotFound => RunError::NotFound(format!("{name}: command not found")),
+            io::ErrorKind::PermissionDenied => RunError::NotExecutable(format!("{name}: not executable: {error}")),
+            _ => RunError::NotExecutable(format!("{name}: cannot be run: {error}")),
+        }
+    })
+}
+
+fn cvt(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+/// The terminal's own signals reach the program by its process group; what is sent to us alone is passed on.
+fn forward_signals(child: i32) {
+    extern "C" fn pass_on(sig: i32) {
+        // SAFETY: kill is async-signal-safe.
+        unsafe { libc::kill(CHILD.load(Ordering::Relaxed), sig) };
+    }
+    CHILD.store(child, Ordering::Relaxed);
+    // SAFETY: installs handlers that only call kill.
+    unsafe {
+        for sig in [libc::SIGINT, libc::SIGQUIT] {
+            libc::signal(sig, libc::SIG_IGN);
+        }
+        for sig in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
+            libc::signal(sig, pass_on as *const () as usize);
+        }
+    }
+}
+
+/// Ticks until the child has ended; returns its exit code.
+fn watch(child: &mut Child, ledger: &mut Ledger, on_tick: &mut Option<OnTick>) -> i32 {
+    // SAFETY: opens a descriptor on our own child.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as i32, 0) } as i32;
+    let mut next_second = sys::now_ns() + 1_000_000_000;
+    loop {
+        let mut poll = libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd.
+        unsafe { libc::poll(&mut poll, 1, TICK_MS) };
+        if let Ok(Some(status)) = child.try_wait() {
+            // SAFETY: our own descriptor.
+            unsafe { libc::close(pidfd) };
+            return status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        }
+        ledger.tick();
+        if let Some(on_tick) = on_tick
+            && sys::now_ns() >= next_second
+        {
+            next_second += 1_000_000_000;
+            on_tick(&Snapshot::of(ledger.pool()));
+        }
+    }
+}
+
+/// The command has ended but left daemons: a background process keeps their books until they end.
+fn keep_books_in_background(mut ledger: Ledger) {
+    // SAFETY: this process has one thread; the child only ticks and exits.
+    unsafe {
+        if libc::fork() != 0 {
+            return;
+        }
+        libc::setsid();
+        for fd in 0..3 {
+            libc::close(fd);
+        }
+    }
+    ledger.pool().header().supervisor.store(sys::getpid(), Ordering::Relaxed);
+    while ledger.live() > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(TICK_MS as u64));
+        ledger.tick();
+    }
+    std::process::exit(0);
+}

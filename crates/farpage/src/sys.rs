@@ -1,0 +1,267 @@
+//! The only door to the kernel: raw system calls, userfaultfd ioctls and their structures.
+//!
+//! # Safety
+//! Functions here never go through libc's wrappers: inside a preloaded program those symbols are ours, and a signal
+//! handler must not disturb `errno`. Once the [`stub`](crate::stub) page is mapped every call is issued from it,
+//! because the seccomp filter lets calls from that address pass. Results are `-errno` turned into [`Errno`].
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// A kernel error number, positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl core::fmt::Display for Errno {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", std::io::Error::from_raw_os_error(self.0))
+    }
+}
+
+type Call = unsafe extern "sysv64" fn(i64, u64, u64, u64, u64, u64, u64) -> i64;
+
+static STUB: AtomicUsize = AtomicUsize::new(0);
+
+/// Routes all later calls of this process through the stub at `address` (see [`crate::stub`]).
+pub fn use_stub(address: usize) {
+    STUB.store(address, Ordering::Release);
+}
+
+/// Issues system call `nr`; the result is the kernel's, negative for errors.
+///
+/// # Safety
+/// The arguments must be valid for that call: the kernel writes wherever it is told to.
+#[inline]
+pub unsafe fn raw(nr: i64, a: [u64; 6]) -> i64 {
+    let stub = STUB.load(Ordering::Relaxed);
+    if stub != 0 {
+        // SAFETY: a non-zero value is only stored by use_stub with the address of the stub page's entry, whose
+        // signature is `Call` and which stays mapped for the life of the process.
+        let call: Call = unsafe { core::mem::transmute::<usize, Call>(stub) };
+        // SAFETY: the caller vouches for the arguments.
+        return unsafe { call(nr, a[0], a[1], a[2], a[3], a[4], a[5]) };
+    }
+    let ret: i64;
+    // SAFETY: the syscall instruction clobbers rcx and r11 only; the caller vouches for the arguments.
+    unsafe {
+        asm!("syscall", inlateout("rax") nr => ret, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3],
+             in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    ret
+}
+
+/// Turns a raw result into a `Result`.
+pub fn check(ret: i64) -> Result<u64, Errno> {
+    if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as u64) }
+}
+
+/// # Safety
+/// As [`raw`].
+pub unsafe fn call(nr: i64, a: [u64; 6]) -> Result<u64, Errno> {
+    // SAFETY: the caller vouches for the arguments.
+    check(unsafe { raw(nr, a) })
+}
+
+pub const PROT_NONE: i32 = libc::PROT_NONE;
+pub const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+/// How all managed memory is mapped, so that the kernel merges neighbours into one mapping.
+pub const MAP_MANAGED: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// # Safety
+/// With MAP_FIXED the range must be the caller's to replace.
+pub unsafe fn mmap(addr: u64, len: u64, prot: i32, flags: i32, fd: i32, off: u64) -> Result<u64, Errno> {
+    // SAFETY: the caller vouches for a fixed range; otherwise mmap harms nothing.
+    unsafe { call(libc::SYS_mmap, [addr, len, prot as u64, flags as u64, fd as i64 as u64, off]) }
+}
+
+/// # Safety
+/// Nothing may use the range any more.
+pub unsafe fn munmap(addr: u64, len: u64) -> Result<u64, Errno> {
+    // SAFETY: the caller vouches for the range.
+    unsafe { call(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) }
+}
+
+/// # Safety
+/// The new protection must suit everyone who uses the range.
+pub unsafe fn mprotect(addr: u64, len: u64, prot: i32) -> Result<u64, Errno> {
+    // SAFETY: the caller vouches for the range.
+    unsafe { call(libc::SYS_mprotect, [addr, len, prot as u64, 0, 0, 0]) }
+}
+
+/// # Safety
+/// Advice that drops content (DONTNEED, REMOVE) needs an owner's consent.
+pub unsafe fn madvise(addr: u64, len: u64, advice: i32) -> Result<u64, Errno> {
+    // SAFETY: the caller vouches for the range.
+    unsafe { call(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
+}
+
+/// Fresh private memory of the engine's own, zeroed, never managed; `len` in bytes.
+pub fn engine_memory(len: u64) -> Result<u64, Errno> {
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing else.
+    unsafe { mmap(0, len, PROT_RW, MAP_MANAGED, -1, 0) }
+}
+
+/// Sleeps until `word` is woken, differs from `expected`, or `timeout_us` passed (0 = no limit). Spurious returns are fine.
+pub fn futex_wait(word: &AtomicU32, expected: u32, shared: bool, timeout_us: u64) {
+    let ts = [(timeout_us / 1_000_000) as i64, ((timeout_us % 1_000_000) * 1000) as i64];
+    let tsp = if timeout_us == 0 { 0 } else { ts.as_ptr() as u64 };
+    let op = if shared { 0 } else { 128 };
+    // SAFETY: the word and the timespec outlive the call.
+    unsafe { raw(libc::SYS_futex, [word.as_ptr() as u64, op, expected as u64, tsp, 0, 0]) };
+}
+
+pub fn futex_wake(word: &AtomicU32, count: u32, shared: bool) {
+    let op = 1 | if shared { 0 } else { 128 };
+    // SAFETY: FUTEX_WAKE only looks the address up.
+    unsafe { raw(libc::SYS_futex, [word.as_ptr() as u64, op, count as u64, 0, 0, 0]) };
+}
+
+pub fn getpid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { raw(libc::SYS_getpid, [0; 6]) as i32 }
+}
+
+pub fn gettid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
+}
+
+pub fn close(fd: i32) {
+    // SAFETY: closing a descriptor of ours.
+    unsafe { raw(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]) };
+}
+
+/// Moves `fd` to the number `to` (replacing what was there); `cloexec` as given.
+pub fn move_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
+    if fd == to {
+        return Ok(());
+    }
+    let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: both numbers are the engine's own descriptors.
+    unsafe { call(libc::SYS_dup3, [fd as u64, to as u64, flags as u64, 0, 0, 0])? };
+    close(fd);
+    Ok(())
+}
+
+/// Monotonic time in nanoseconds (vDSO; safe in signal handlers).
+pub fn now_ns() -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid timespec; clock_gettime is async-signal-safe and not interposed.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
+/// A full 64-bit signal mask as the kernel knows it.
+pub type SigMask = u64;
+/// Bit of a signal in a [`SigMask`].
+pub const fn sig_bit(sig: i32) -> SigMask {
+    1 << (sig - 1)
+}
+/// The two signals that must never be blocked in a managed program.
+pub const OURS: SigMask = sig_bit(libc::SIGBUS) | sig_bit(libc::SIGSYS);
+
+/// Blocks every signal except our two and returns the mask before.
+pub fn block_signals() -> SigMask {
+    set_mask(!OURS)
+}
+
+pub fn set_mask(mask: SigMask) -> SigMask {
+    let mut old: SigMask = 0;
+    // SAFETY: both masks are 8 bytes, the kernel's size.
+    unsafe {
+        raw(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as u64, &mask as *const _ as u64, &mut old as *mut _ as u64, 8, 0, 0])
+    };
+    old
+}
+
+/// Reads `buf.len()` bytes at `off`; short reads are retried, end of file gives an error.
+///
+/// # Safety
+/// `addr..addr+len` must be writable memory that nobody else reads meanwhile.
+pub unsafe fn pread_all(fd: i32, addr: u64, len: u64, off: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the caller vouches for the range.
+        match unsafe { call(libc::SYS_pread64, [fd as u64, addr + done, len - done, off + done, 0, 0]) } {
+            Ok(0) => return Err(Errno(libc::EIO)),
+            Ok(n) => done += n,
+            Err(Errno(libc::EINTR)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `addr..addr+len` must be readable memory.
+pub unsafe fn pwrite_all(fd: i32, addr: u64, len: u64, off: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the caller vouches for the range.
+        match unsafe { call(libc::SYS_pwrite64, [fd as u64, addr + done, len - done, off + done, 0, 0]) } {
+            Ok(0) => return Err(Errno(libc::EIO)),
+            Ok(n) => done += n,
+            Err(Errno(libc::EINTR)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Writes one line to standard error, for the failures a user must see; never allocates.
+pub fn complain(parts: &[&str]) {
+    let mut buf = [0u8; 512];
+    let mut n = 0;
+    for part in parts.iter().chain(&["\n"]) {
+        for &byte in part.as_bytes() {
+            if n < buf.len() {
+                buf[n] = byte;
+                n += 1;
+            }
+        }
+    }
+    // SAFETY: the buffer is ours and n bytes long.
+    unsafe { raw(libc::SYS_write, [2, buf.as_ptr() as u64, n as u64, 0, 0, 0]) };
+}
+
+/// A number as text without allocation.
+pub struct Num {
+    digits: [u8; 20],
+    start: usize,
+}
+
+impl Num {
+    pub fn new(value: u64, base: u64) -> Num {
+        let mut num = Num { digits: [b'0'; 20], start: 20 };
+        let mut rest = value;
+        loop {
+            num.start -= 1;
+            num.digits[num.start] = b"0123456789abcdef"[(rest % base) as usize];
+            rest /= base;
+            if rest == 0 {
+                return num;
+            }
+        }
+    }
+
+    pub fn text(&self) -> &str {
+        core::str::from_utf8(&self.digits[self.start..]).unwrap_or("?")
+    }
+}
+
+/// Ends this process: something was found that must not go on (a page that can't be trusted).
+pub fn die(parts: &[&str]) -> ! {
+    complain(parts);
+    // SAFETY: restores the default action of SIGABRT and sends it to this process; nothing returns.
+    unsafe {
+        let action = [0u64; 4];
+        raw(libc::SYS_rt_sigaction, [libc::SIGABRT as u64, action.as_ptr() as u64, 0, 8, 0, 0]);
+        set_mask(0);
+        raw(libc::SYS_kill, [getpid() as u64, libc::SIGABRT as u64, 0, 0, 0, 0]);
+        raw(libc::SYS_exit_group, [134, 0, 0, 0, 0, 0]);
+    }
+    loop {
+        core::hint::spin_loop();
+    }
+}

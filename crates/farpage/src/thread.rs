@@ -1,0 +1,111 @@
+//! The engine's own threads: the reclaimer, and the delivery thread where faults come by message.
+//!
+//! They are bare kernel threads: libc does not know them (so they never appear in its lists, and a forked child's libc
+//! never looks for them). They block all signals and touch no thread-local storage.
+//!
+//! # Safety
+//! A bare thread shares the creator's thread pointer; it must not call anything that uses errno or thread-locals.
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::fault;
+use crate::mm::{Mm, mm, page_of};
+use crate::pool::is_managed;
+use crate::reclaim;
+use crate::sys::{self, Errno};
+
+const STACK_LEN: u64 = 64 << 10;
+/// How often a reclaimer looks at the tree's state on its own, in microseconds.
+const PERIOD_US: u64 = 20_000;
+static SLEEPS: AtomicU32 = AtomicU32::new(0);
+
+/// Starts a bare thread running `body`.
+fn spawn(body: extern "C" fn() -> !) -> Result<(), Errno> {
+    let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+    let top = sys::engine_memory(STACK_LEN)? + STACK_LEN;
+    let mask = sys::set_mask(!0);
+    let ret: i64;
+    // SAFETY: the child runs on its own fresh stack and never returns from `body`; the parent continues behind label 2.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "call r12",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone => ret,
+            in("rdi") flags as u64, in("rsi") top, in("rdx") 0u64, in("r10") 0u64, in("r8") 0u64,
+            in("r12") body, lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    sys::set_mask(mask);
+    sys::check(ret).map(drop)
+}
+
+/// Starts the reclaimer of this process unless it runs.
+pub fn start_reclaimer(mm: &Mm) {
+    if mm.reclaimer.swap(1, Ordering::Relaxed) == 0 && spawn(reclaimer_main).is_err() {
+        mm.reclaimer.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Free pages the reclaimers keep ready, so that a fault seldom has to make room itself.
+fn headroom(mm: &Mm) -> i64 {
+    (mm.header().limit.load(Ordering::Relaxed) / 32).clamp(64, 4096)
+}
+
+/// Called by faults: wakes a sleeping reclaimer when room gets scarce.
+#[inline]
+pub fn nudge(mm: &Mm) {
+    if SLEEPS.load(Ordering::Relaxed) != 0 && mm.header().excess(headroom(mm)) > 0 && SLEEPS.swap(0, Ordering::Relaxed) != 0 {
+        reclaim::ask_everyone(mm);
+    }
+}
+
+extern "C" fn reclaimer_main() -> ! {
+    let mm = mm();
+    loop {
+        let seq = mm.header().reclaim_seq.load(Ordering::Relaxed);
+        let excess = mm.header().excess(headroom(mm));
+        let mut done = 0;
+        if excess > 0 && mm.entry().resident.load(Ordering::Relaxed) + mm.entry().frames.load(Ordering::Relaxed) > 0 {
+            let _inside = mm.gate.shared();
+            done = reclaim::reclaim(mm, excess.min(128));
+        }
+        if done == 0 {
+            SLEEPS.store(1, Ordering::Relaxed);
+            sys::futex_wait(&mm.header().reclaim_seq, seq, true, PERIOD_US);
+            SLEEPS.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Starts the thread that answers faults by message (`--delivery thread`).
+pub fn start_delivery() -> Result<(), Errno> {
+    spawn(delivery_main)
+}
+
+extern "C" fn delivery_main() -> ! {
+    const EVENT_PAGEFAULT: u8 = 0x12;
+    let mm = mm();
+    let fd = mm.uffd().0;
+    let mut messages = [[0u64; 4]; 16];
+    loop {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd and a buffer of whole messages, both ours.
+        let got = unsafe {
+            sys::raw(libc::SYS_poll, [&mut poll as *mut _ as u64, 1, u64::MAX, 0, 0, 0]);
+            sys::raw(libc::SYS_read, [fd as u64, messages.as_mut_ptr() as u64, 512, 0, 0, 0])
+        };
+        for message in &messages[..(got.max(0) / 32) as usize] {
+            let addr = message[2];
+            if message[0] as u8 == EVENT_PAGEFAULT && is_managed(addr) {
+                fault::fault(mm, page_of(addr));
+            }
+        }
+    }
+}

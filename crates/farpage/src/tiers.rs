@@ -1,0 +1,236 @@
+//! Where pages go when they leave: the compressed tier in the pool, then swap files; and how they come back.
+//!
+//! A page is handed on only after its CRC-32C, taken when it left, has been found equal. The check follows
+//! decompression, so it covers the codec too; a mismatch with an unchanged slot word is corruption and stops the program.
+//!
+//! # Safety
+//! Bytes of the pool may be changed by other processes at any time (a slot's backing can move to a file under a reader),
+//! so they are only ever copied out with raw pointers, never borrowed, and trusted after the word was read again.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::stats::{Counter, Source};
+use farpage_core::swap_table::{Backing, Impossible};
+use farpage_core::units::PAGE_SIZE;
+use farpage_core::zpool::Handle;
+
+use crate::mm::{Context, Mm, PAGE, fd};
+use crate::sys::{self, Errno};
+
+const HEADER_BYTES: usize = 16;
+/// Largest object of which four fit a zpage: beyond it compressing gains nothing.
+const WORTH_ALONE: usize = 4032;
+/// With a file to fall back on, a page must shrink by a quarter to be kept in RAM.
+const WORTH_BESIDE_FILE: usize = 3072;
+
+/// Why a page could not be brought back.
+#[derive(Clone, Copy, Debug)]
+pub enum LoadError {
+    /// The content differs from what was stored.
+    Corrupt { slot: u32 },
+    /// The swap file or device failed.
+    Io { slot: u32, errno: Errno },
+    /// The pool contradicts itself.
+    Impossible { slot: u32 },
+}
+
+/// Fills `context.bounce` with the content of `slot`, verified.
+pub fn load(mm: &Mm, slot: u32, context: &mut Context) -> Result<Source, LoadError> {
+    let table = mm.pool().swap_table();
+    let mut waits = 0;
+    loop {
+        let word = table.load(slot);
+        let result = match word.backing() {
+            Some(Backing::Compressed(handle)) => load_compressed(mm, slot, handle, context),
+            Some(Backing::File { area, block }) => load_block(mm, slot, usize::from(area), block, context),
+            None => Err(LoadError::Impossible { slot }),
+        };
+        match result {
+            Ok(source) => return Ok(source),
+            Err(_) if table.load(slot) != word && waits < 1000 => waits += 1,
+            Err(error) => {
+                mm.header().count(Counter::CrcErrors, 1);
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn load_compressed(mm: &Mm, slot: u32, handle: Handle, context: &mut Context) -> Result<Source, LoadError> {
+    let zpool = mm.pool().zpool();
+    let offset = zpool.offset(handle) as u64;
+    let capacity = zpool.capacity(handle);
+    let at = mm.pool().zdata(offset);
+    // SAFETY: a handle from a slot word lies inside the zpool's data; u32 reads of shared memory, volatile.
+    let (owner, length, crc) = unsafe {
+        let words = at as *const u32;
+        (words.read_volatile(), words.add(1).read_volatile() as usize, words.add(2).read_volatile())
+    };
+    if owner != slot || length == 0 || length + HEADER_BYTES > capacity || length > context.out.len() {
+        return Err(LoadError::Corrupt { slot });
+    }
+    let Context { bounce, out, .. } = context;
+    // SAFETY: length bytes lie inside the object and fit `out`; see the file's note on shared bytes.
+    unsafe { core::ptr::copy_nonoverlapping((at + HEADER_BYTES as u64) as *const u8, out.as_mut_ptr(), length) };
+    let decoded = lz4_flex::block::decompress_into(&out[..length], &mut bounce[..]);
+    if !matches!(decoded, Ok(PAGE_SIZE)) || crc32c::crc32c(&bounce[..]) != crc {
+        return Err(LoadError::Corrupt { slot });
+    }
+    mm.header().count(Counter::Zswpin, 1);
+    Ok(Source::Compressed)
+}
+
+fn load_block(mm: &Mm, slot: u32, area: usize, block: u64, context: &mut Context) -> Result<Source, LoadError> {
+    let map = mm.pool().block_map(area);
+    let at = context.bounce.as_mut_ptr() as u64;
+    // SAFETY: the bounce page is ours alone.
+    unsafe { sys::pread_all(mm.fd(fd::AREAS + area as i32), at, PAGE, block * PAGE) }
+        .map_err(|errno| LoadError::Io { slot, errno })?;
+    if map.owner(block) != slot || crc32c::crc32c(&context.bounce[..]) != map.crc(block) {
+        return Err(LoadError::Corrupt { slot });
+    }
+    let header = mm.header();
+    header.count(Counter::Pswpin, 1);
+    header.count(Counter::FileReadBytes, PAGE);
+    Ok(Source::File)
+}
+
+/// Ends the program with the reason a page can't be handed on.
+pub fn refuse_page(error: LoadError, address: u64) -> ! {
+    let at = sys::Num::new(address, 16);
+    let (what, slot, code) = match error {
+        LoadError::Corrupt { slot } => ("its content in swap is damaged (checksum mismatch)", slot, 0),
+        LoadError::Io { slot, errno } => ("the swap file or device failed to read it, errno", slot, errno.0),
+        LoadError::Impossible { slot } => ("its swap slot is not in use (pool damaged)", slot, 0),
+    };
+    let (slot, code) = (sys::Num::new(u64::from(slot), 10), sys::Num::new(code as u64, 10));
+    let tail = "; the program was stopped so that no wrong data is used; check the swap device";
+    sys::die(&["farpage: page 0x", at.text(), " (slot ", slot.text(), "): ", what, " ", code.text(), tail])
+}
+
+/// True if every byte of the page at `address` is zero.
+pub fn is_zero(address: u64) -> bool {
+    // SAFETY: callers pass a frame of theirs: readable, page-aligned, unchanging.
+    let words = unsafe { core::slice::from_raw_parts(address as *const u64, PAGE_SIZE / 8) };
+    words[PAGE_SIZE / 8 - 1] == 0 && words.iter().all(|&word| word == 0)
+}
+
+/// A page compressed into `context.out`.
+pub struct Compressed {
+    length: usize,
+    crc: u32,
+}
+
+/// Compresses the frame at `address`; `None` if it is not worth keeping in RAM.
+pub fn compress(mm: &Mm, address: u64, context: &mut Context) -> Option<Compressed> {
+    let header = mm.header();
+    if header.zpages_limit.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    // SAFETY: as in is_zero.
+    let page = unsafe { core::slice::from_raw_parts(address as *const u8, PAGE_SIZE) };
+    let Context { out, table, .. } = context;
+    let length = lz4_flex::block::compress_into_with_table(page, &mut out[..], table).ok()?;
+    let worth = if header.areas.load(Ordering::Relaxed) > 0 { WORTH_BESIDE_FILE } else { WORTH_ALONE };
+    (length + HEADER_BYTES <= worth).then(|| Compressed { length, crc: crc32c::crc32c(page) })
+}
+
+/// Puts a compressed page into the zpool under `slot`; `None` if the tier is at its limit.
+pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context) -> Option<Backing> {
+    let zpool = mm.pool().zpool();
+    let header = mm.header();
+    let limit = header.zpages_limit.load(Ordering::Relaxed) as usize;
+    let handle = zpool.alloc(&mm.zhints, limit, page.length + HEADER_BYTES, slot)?;
+    let at = mm.pool().zdata(zpool.offset(handle) as u64);
+    // SAFETY: the object is ours until its slot is published; it has room for the header and `length` bytes.
+    unsafe {
+        let words = at as *mut u32;
+        words.add(1).write_volatile(page.length as u32);
+        words.add(2).write_volatile(page.crc);
+        core::ptr::copy_nonoverlapping(context.out.as_ptr(), (at + HEADER_BYTES as u64) as *mut u8, page.length);
+    }
+    header.count(Counter::Zswpout, 1);
+    header.count(Counter::CompressedBytesIn, PAGE);
+    header.count(Counter::CompressedBytesOut, page.length as u64);
+    Some(Backing::Compressed(handle))
+}
+
+/// A run of blocks written for the first `count` of the slots asked for.
+pub struct Written {
+    pub area: u8,
+    pub first: u64,
+    pub count: usize,
+}
+
+/// Writes frames that lie one after another at `address` to consecutive blocks, owned by `slots`, of the first area
+/// with room. May do fewer than asked; `None` if every area is full or failing.
+pub fn write_run(mm: &Mm, address: u64, slots: &[u32]) -> Option<Written> {
+    let header = mm.header();
+    for area in 0..header.areas.load(Ordering::Relaxed) as usize {
+        let info = &header.area[area];
+        if info.used.load(Ordering::Relaxed) >= info.blocks.load(Ordering::Relaxed) as i64 {
+            continue;
+        }
+        let map = mm.pool().block_map(area);
+        let Some((first, count)) = map.alloc_run(&info.cursor, slots) else { continue };
+        info.used.fetch_add(count as i64, Ordering::Relaxed);
+        let bytes = count as u64 * PAGE;
+        // SAFETY: the frames belong to a block that this thread is storing: readable and unchanging.
+        let result = unsafe { sys::pwrite_all(mm.fd(fd::AREAS + area as i32), address, bytes, first * PAGE) };
+        if result.is_err() {
+            (first..first + count as u64).for_each(|block| map.free(block));
+            info.used.fetch_sub(count as i64, Ordering::Relaxed);
+            continue;
+        }
+        for i in 0..count as u64 {
+            // SAFETY: as above.
+            let page = unsafe { core::slice::from_raw_parts((address + i * PAGE) as *const u8, PAGE_SIZE) };
+            map.set_crc(first + i, crc32c::crc32c(page));
+        }
+        header.count(Counter::Pswpout, count as u64);
+        header.count(Counter::FileWriteBytes, bytes);
+        return Some(Written { area: area as u8, first, count });
+    }
+    None
+}
+
+/// Gives up one reference to `slot`; the last one frees what is behind it.
+pub fn put(mm: &Mm, slot: u32) {
+    let table = mm.pool().swap_table();
+    match table.put(slot, mm.owner()) {
+        Ok(Some(backing)) => {
+            free_backing(mm.pool(), backing, mm.owner());
+            table.release(slot);
+        }
+        Ok(None) => {}
+        Err(impossible) => stop(&impossible),
+    }
+}
+
+/// Frees the storage behind a slot that has no reference left.
+pub fn free_backing(pool: &crate::pool::Pool, backing: Backing, owner: u16) {
+    match backing {
+        Backing::Compressed(handle) => match pool.zpool().free(handle, owner) {
+            Ok(Some(zpage)) => {
+                pool.punch_zpage(zpage);
+                pool.zpool().release_zpage(zpage);
+            }
+            Ok(None) => {}
+            Err(impossible) => stop(&impossible),
+        },
+        Backing::File { area, block } => {
+            pool.block_map(usize::from(area)).free(block);
+            pool.header().area[usize::from(area)].used.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The pool contradicts itself: going on could hand one program's page to another.
+pub fn stop(impossible: &Impossible) -> ! {
+    let (slot, word) = (sys::Num::new(u64::from(impossible.slot), 10), sys::Num::new(impossible.word, 16));
+    sys::die(&[
+        "farpage: impossible swap entry: slot ", slot.text(), " word 0x", word.text(), ", expected ",
+        impossible.expected, "; the program was stopped; please report this",
+    ])
+}

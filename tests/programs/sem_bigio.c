@@ -1,0 +1,367 @@
+/* System calls with buffers larger than the budget, and the partial results the kernel gives.
+ * Usage: sem_bigio [MIB] [GROUP]; MIB (default 16) is the size of each buffer: give several times the budget.
+ * Needs as much room for a temporary file. */
+#include "check.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+static size_t big_len(void)
+{
+	/* Odd, so that no chunk size divides it. */
+	return size_mb * MIB - 777;
+}
+
+struct stream {
+	int fd;
+	uint64_t tag;
+	size_t total;
+	int closes;
+};
+
+/* The other end of a pipe or socket: writes or reads `total` bytes of a pattern through a small static buffer. */
+static void *stream_writer(void *arg)
+{
+	struct stream *s = arg;
+	static char buf[24000];
+	for (size_t done = 0; done < s->total;) {
+		size_t part = s->total - done < sizeof buf ? s->total - done : sizeof buf;
+		for (size_t i = 0; i < part; i += 8) {
+			uint64_t w = pattern_word(s->tag, (done + i) / 8);
+			memcpy(buf + i, &w, part - i < 8 ? part - i : 8);
+		}
+		if (!write_all(s->fd, buf, part))
+			break;
+		done += part;
+	}
+	if (s->closes)
+		close(s->fd);
+	return NULL;
+}
+
+static void *stream_reader(void *arg)
+{
+	struct stream *s = arg;
+	static char buf[24000];
+	size_t done = 0;
+	while (done < s->total) {
+		size_t part = s->total - done < sizeof buf ? s->total - done : sizeof buf;
+		if (!read_all(s->fd, buf, part))
+			break;
+		for (size_t i = 0; i < part; i += 8) {
+			uint64_t w = pattern_word(s->tag, (done + i) / 8);
+			if (!CHECK_MEM("what a big write sent", &w, buf + i, part - i < 8 ? part - i : 8))
+				return NULL;
+		}
+		done += part;
+	}
+	return NULL;
+}
+
+static pthread_t stream_start(struct stream *s, void *(*body)(void *))
+{
+	pthread_t t;
+	CHECK_EQ("pthread_create", 0, pthread_create(&t, NULL, body, s));
+	return t;
+}
+
+static void file(void)
+{
+	size_t len = big_len();
+	int fd = temp_file();
+	char *src = map_anon(len), *dst = must_malloc(len);
+	fill(src, len, 1);
+	if (!CHECK_EQ("one write of all", len, write(fd, src, len)))
+		return;
+	munmap(src, len);
+	memset(dst, 0xee, len);
+	CHECK_EQ("one read of all", len, pread(fd, dst, len, 0));
+	CHECK_FILL("content", dst, len, 1);
+	memset(dst, 0xee, len);
+	CHECK_OK("ftruncate", ftruncate(fd, (off_t)(len - 123456)));
+	CHECK_EQ("lseek", 0, lseek(fd, 0, SEEK_SET));
+	CHECK_EQ("read past the end returns its part", len - 123456, read(fd, dst, len));
+	CHECK_EQ("file position", len - 123456, lseek(fd, 0, SEEK_CUR));
+	CHECK_FILL("content up to the end", dst, len - 123456, 1);
+	CHECK_BYTE("untouched behind the end", dst + len - 123456, 123456, 0xee);
+	CHECK_EQ("read at the end", 0, read(fd, dst, len));
+	int null = open("/dev/null", O_WRONLY | O_CLOEXEC), zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	CHECK_EQ("write to /dev/null", len, write(null, dst, len));
+	CHECK_EQ("read of /dev/zero", len, read(zero, dst, len));
+	CHECK_ZERO("zeros", dst, len);
+	close(null);
+	close(zero);
+	free(dst);
+	close(fd);
+}
+
+static void vector(void)
+{
+	enum { COUNT = 37 };
+	size_t len = big_len(), cut[COUNT + 1] = {0};
+	int fd = temp_file();
+	struct iovec *out = must_malloc(COUNT * sizeof *out), *in = must_malloc(COUNT * sizeof *in);
+	char *src = map_anon(len), *dst = map_anon(len);
+	fill(src, len, 2);
+	for (size_t i = 1; i <= COUNT; i++)
+		cut[i] = i == COUNT ? len : len / COUNT * i + mix64(i) % 5000;
+	for (size_t i = 0; i < COUNT; i++) {
+		out[i] = (struct iovec){src + cut[i], cut[i + 1] - cut[i]};
+		in[i] = (struct iovec){dst + cut[i], cut[i + 1] - cut[i]};
+	}
+	CHECK_EQ("one pwritev of all", len, pwritev(fd, out, COUNT, 4096));
+	CHECK_EQ("one preadv of all", len, preadv(fd, in, COUNT, 4096));
+	CHECK_FILL("content", dst, len, 2);
+	memset(dst, 0, len);
+	CHECK_OK("ftruncate", ftruncate(fd, (off_t)(len / 2)));
+	CHECK_EQ("preadv past the end returns its part", len / 2 - 4096, preadv(fd, in, COUNT, 4096));
+	CHECK_FILL("content up to the end", dst, len / 2 - 4096, 2);
+	CHECK_ZERO("untouched behind the end", dst + len / 2 - 4096, len - (len / 2 - 4096));
+	munmap(src, len);
+	munmap(dst, len);
+	free(out);
+	free(in);
+	close(fd);
+}
+
+static void pipe_blocking(void)
+{
+	size_t len = big_len();
+	int fds[2];
+	char *p = map_anon(len);
+	CHECK_OK("pipe", pipe(fds));
+	fill(p, len, 3);
+	struct stream s = {.fd = fds[0], .tag = 3, .total = len};
+	pthread_t t = stream_start(&s, stream_reader);
+	CHECK_EQ("one blocking write of all", len, write(fds[1], p, len));
+	pthread_join(t, NULL);
+	memset(p, 0, len);
+	s = (struct stream){.fd = fds[1], .tag = 4, .total = len, .closes = 1};
+	t = stream_start(&s, stream_writer);
+	size_t done = 0;
+	for (ssize_t n; done < len && (n = read(fds[0], p + done, len - done)) > 0; done += (size_t)n) {
+		if (!CHECK("a read returns at most what a pipe holds", n <= 65536))
+			break;
+	}
+	CHECK_EQ("read in parts", len, done);
+	CHECK_FILL("content", p, len, 4);
+	pthread_join(t, NULL);
+	CHECK_EQ("end of the pipe", 0, read(fds[0], p, len));
+	CHECK_OK("pipe", (close(fds[0]), pipe(fds)));
+	CHECK_EQ("write", 3, write(fds[1], "abc", 3));
+	memset(p, 0xee, len);
+	CHECK_EQ("read returns what there is", 3, read(fds[0], p, len));
+	CHECK_BYTE("and writes no more", p + 3, len - 3, 0xee);
+	close(fds[0]);
+	signal(SIGPIPE, SIG_IGN);
+	CHECK_ERR("write when nobody reads", EPIPE, write(fds[1], p, len));
+	signal(SIGPIPE, SIG_DFL);
+	close(fds[1]);
+	munmap(p, len);
+}
+
+static void *close_later(void *arg)
+{
+	static char buf[30000];
+	int fd = *(int *)arg;
+	CHECK("read", read_all(fd, buf, sizeof buf));
+	sleep_ms(30);
+	close(fd);
+	return NULL;
+}
+
+static void pipe_partial(void)
+{
+	size_t len = big_len();
+	int fds[2];
+	char *p = map_anon(len), *q = must_malloc(len);
+	CHECK_OK("pipe", pipe2(fds, O_NONBLOCK));
+	fill(p, len, 5);
+	CHECK_ERR("read of an empty pipe", EAGAIN, read(fds[0], q, len));
+	CHECK_EQ("write fills the pipe", 65536, write(fds[1], p, len));
+	CHECK_ERR("write to a full pipe", EAGAIN, write(fds[1], p, len));
+	CHECK_EQ("read empties the pipe", 65536, read(fds[0], q, len));
+	CHECK_FILL("content", q, 65536, 5);
+	struct iovec iov[2] = {{p, len / 2}, {p + len / 2, len - len / 2}};
+	CHECK_EQ("writev fills the pipe", 65536, writev(fds[1], iov, 2));
+	iov[0] = (struct iovec){q, 1000};
+	iov[1] = (struct iovec){q + 1000, len - 1000};
+	memset(q, 0, 65536);
+	CHECK_EQ("readv empties the pipe", 65536, readv(fds[0], iov, 2));
+	CHECK_FILL("content", q, 65536, 5);
+	close(fds[0]);
+	close(fds[1]);
+	CHECK_OK("pipe", pipe(fds));
+	signal(SIGPIPE, SIG_IGN);
+	pthread_t t;
+	pthread_create(&t, NULL, close_later, &fds[0]);
+	ssize_t n = write(fds[1], p, len);
+	CHECK("a write cut short by the reader's end returns its part", n >= 65536 && n <= 65536 + 30000 + 4096);
+	pthread_join(t, NULL);
+	signal(SIGPIPE, SIG_DFL);
+	close(fds[1]);
+	munmap(p, len);
+	free(q);
+}
+
+static void socket_stream(void)
+{
+	size_t len = big_len();
+	int fds[2];
+	char *p = map_anon(len);
+	CHECK_OK("socketpair", socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+	fill(p, len, 6);
+	struct stream s = {.fd = fds[0], .tag = 6, .total = len};
+	pthread_t t = stream_start(&s, stream_reader);
+	CHECK_EQ("one blocking send of all", len, send(fds[1], p, len, 0));
+	pthread_join(t, NULL);
+	memset(p, 0, len);
+	s = (struct stream){.fd = fds[0], .tag = 7, .total = len};
+	t = stream_start(&s, stream_writer);
+	CHECK_EQ("recv WAITALL of all", len, recv(fds[1], p, len, MSG_WAITALL));
+	pthread_join(t, NULL);
+	CHECK_FILL("content", p, len, 7);
+	memset(p, 0, len);
+	struct iovec iov[3] = {{p, 5}, {p + 5, len / 3}, {p + 5 + len / 3, len - 5 - len / 3}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 3};
+	s = (struct stream){.fd = fds[0], .tag = 8, .total = len};
+	t = stream_start(&s, stream_writer);
+	CHECK_EQ("recvmsg WAITALL of all", len, recvmsg(fds[1], &msg, MSG_WAITALL));
+	pthread_join(t, NULL);
+	CHECK_FILL("content", p, len, 8);
+	s = (struct stream){.fd = fds[0], .tag = 8, .total = len};
+	t = stream_start(&s, stream_reader);
+	CHECK_EQ("one blocking sendmsg of all", len, sendmsg(fds[1], &msg, 0));
+	pthread_join(t, NULL);
+	CHECK_EQ("write", 3, write(fds[0], "abc", 3));
+	CHECK_EQ("recv returns what there is", 3, recv(fds[1], p, len, 0));
+	CHECK_ERR("recv when there is nothing", EAGAIN, recv(fds[1], p, len, MSG_DONTWAIT));
+	munmap(p, len);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* How much a full socket takes is the kernel's affair; what it took must arrive, and nothing else. */
+static void socket_partial(void)
+{
+	size_t len = big_len();
+	int fds[2], waiting = 0;
+	char *p = map_anon(len), *q = map_anon(len);
+	CHECK_OK("socketpair", socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds));
+	fill(p, len, 9);
+	ssize_t n = send(fds[0], p, len, 0);
+	CHECK("a nonblocking send takes a part", n > 0 && (size_t)n < len);
+	CHECK_ERR("then nothing", EAGAIN, send(fds[0], p, len, 0));
+	CHECK_OK("FIONREAD", ioctl(fds[1], FIONREAD, &waiting));
+	CHECK_EQ("as much as was taken waits", n, waiting);
+	CHECK_EQ("recv of all that waits", n, recv(fds[1], q, len, 0));
+	CHECK_FILL("content", q, (size_t)n, 9);
+	CHECK_ERR("then nothing", EAGAIN, recv(fds[1], q, len, 0));
+	close(fds[0]);
+	CHECK_EQ("end of the stream", 0, recv(fds[1], q, len, 0));
+	close(fds[1]);
+	CHECK_OK("socketpair", socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+	struct stream s = {.fd = fds[0], .tag = 10, .total = len / 3, .closes = 1};
+	pthread_t t = stream_start(&s, stream_writer);
+	CHECK_EQ("recv WAITALL ends where the stream ends", len / 3, recv(fds[1], q, len, MSG_WAITALL));
+	CHECK_FILL("content", q, len / 3, 10);
+	pthread_join(t, NULL);
+	close(fds[1]);
+	munmap(p, len);
+	munmap(q, len);
+}
+
+static void socket_datagram(void)
+{
+	size_t len = big_len();
+	int fds[2];
+	char *p = map_anon(len), *q = map_anon(len);
+	CHECK_OK("socketpair", socketpair(AF_UNIX, SOCK_DGRAM, 0, fds));
+	fill(p, len, 11);
+	CHECK_ERR("a datagram of that size", EMSGSIZE, send(fds[0], p, len, 0));
+	CHECK_ERR("with write", EMSGSIZE, write(fds[0], p, len));
+	CHECK_EQ("send", 5000, send(fds[0], p, 5000, 0));
+	CHECK_EQ("send", 6000, send(fds[0], p, 6000, 0));
+	memset(q, 0xee, 10000);
+	CHECK_EQ("recv of one datagram only", 5000, recv(fds[1], q, len, 0));
+	CHECK_FILL("content", q, 5000, 11);
+	CHECK_BYTE("no more is written", q + 5000, 5000, 0xee);
+	CHECK_EQ("read of the next one", 6000, read(fds[1], q, len));
+	CHECK_FILL("content", q, 6000, 11);
+	munmap(p, len);
+	munmap(q, len);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void random_bytes(void)
+{
+	size_t len = big_len() < 32 * MIB ? big_len() : 32 * MIB - 1;
+	char *p = map_anon(len);
+	CHECK_EQ("one getrandom of all", len, getrandom(p, len, 0));
+	for (size_t off = 0; off + 64 <= len; off += PAGE) {
+		static const char none[64];
+		if (!CHECK("random bytes on every page", memcmp(p + off, none, 64) != 0))
+			break;
+	}
+	munmap(p, len);
+}
+
+/* A hole in the middle of a big buffer: the part before it is transferred and counted. */
+static void hole(void)
+{
+	size_t len = size_mb * MIB, at = len / 2 / PAGE * PAGE;
+	int fd = temp_file();
+	char *p = map_anon(len);
+	fill(p, len, 12);
+	CHECK_EQ("write", len, write(fd, p, len));
+	CHECK_OK("mprotect", mprotect(p + at, PAGE, PROT_NONE));
+	memset(p, 0, at);
+	CHECK_EQ("pread up to the hole", at, pread(fd, p, len, 0));
+	CHECK_FILL("content", p, at, 12);
+	CHECK_EQ("pwrite up to the hole", at, pwrite(fd, p, len, 0));
+	CHECK_OK("mprotect", mprotect(p + at, PAGE, PROT_READ | PROT_WRITE));
+	CHECK_FILL("content", p, len, 12);
+	munmap(p, len);
+	close(fd);
+}
+
+static void stdio(void)
+{
+	size_t len = big_len();
+	FILE *f = tmpfile();
+	char *p = must_malloc(len);
+	if (!CHECK("tmpfile", f))
+		return;
+	fill(p, len, 13);
+	CHECK_EQ("fwrite", len, fwrite(p, 1, len, f));
+	rewind(f);
+	memset(p, 0, len);
+	CHECK_EQ("fread", len, fread(p, 1, len, f));
+	CHECK_FILL("content", p, len, 13);
+	CHECK_EQ("fread at the end", 0, fread(p, 1, len, f));
+	fclose(f);
+	free(p);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"file", file},
+		{"vector", vector},
+		{"pipe_blocking", pipe_blocking},
+		{"pipe_partial", pipe_partial},
+		{"socket_stream", socket_stream},
+		{"socket_partial", socket_partial},
+		{"socket_datagram", socket_datagram},
+		{"random_bytes", random_bytes},
+		{"hole", hole},
+		{"stdio", stdio},
+	};
+	return run_groups(argc, argv, groups, NELEM(groups));
+}

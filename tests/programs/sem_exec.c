@@ -1,0 +1,346 @@
+/* exec, vfork, posix_spawn, system, popen with everything they read in cold malloc'd memory.
+ * Usage: sem_exec [MIB] [GROUP]; MIB (default 16) is the size of the block that makes memory cold.
+ * It starts itself as `sem_exec --echo ARG...`: prints FARPAGE_TEST, argument count, a sum of all arguments and their
+ * environment to stdout, checks 8 MiB of its own memory, exits 21. */
+#include "check.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+extern char **environ;
+
+static uint64_t sum_strings(char *const *list)
+{
+	uint64_t sum = 0;
+	for (size_t i = 0; list[i]; i++) {
+		for (size_t j = 0; list[i][j]; j++)
+			sum = sum * 31 + (unsigned char)list[i][j];
+	}
+	return sum;
+}
+
+static int echo(int argc, char **argv)
+{
+	const char *env = getenv("FARPAGE_TEST");
+	char *p = must_malloc(8 * MIB);
+	fill(p, 8 * MIB, 1);
+	CHECK_FILL("memory of the new image", p, 8 * MIB, 1);
+	say("%s %d %llx", env ? env : "none", argc, (unsigned long long)sum_strings(argv + 1));
+	free(p);
+	return failures() ? 1 : 21;
+}
+
+/* argv and environment, strings and arrays, each on malloc'd pages of their own. */
+struct image {
+	char **argv, **envp;
+	char expected[128];
+};
+
+static char *cold_string(const char *text)
+{
+	char *p = must_malloc(3 * PAGE);
+	return strcpy(p + PAGE - 5, text);
+}
+
+/* With all of the environment, so that a preload library set there stays. */
+static struct image image_make(size_t args, size_t arg_len)
+{
+	struct image im;
+	size_t env_count = 0;
+	while (environ[env_count])
+		env_count++;
+	im.argv = must_malloc((args + 3) * sizeof(char *));
+	im.envp = must_malloc((env_count + 2) * sizeof(char *));
+	im.argv[0] = cold_string("sem_exec");
+	im.argv[1] = cold_string("--echo");
+	for (size_t i = 0; i < args; i++) {
+		im.argv[i + 2] = must_malloc(arg_len + 1);
+		for (size_t j = 0; j < arg_len; j++)
+			im.argv[i + 2][j] = (char)('a' + mix64(i * arg_len + j) % 26);
+		im.argv[i + 2][arg_len] = 0;
+	}
+	im.argv[args + 2] = NULL;
+	for (size_t i = 0; i < env_count; i++)
+		im.envp[i] = cold_string(strlen(environ[i]) < 2 * PAGE ? environ[i] : "LONG=1");
+	im.envp[env_count] = cold_string("FARPAGE_TEST=cold");
+	im.envp[env_count + 1] = NULL;
+	snprintf(im.expected, sizeof im.expected, "cold %zu %llx\n", args + 2,
+		 (unsigned long long)sum_strings(im.argv + 1));
+	return im;
+}
+
+static void image_free(struct image *im)
+{
+	free(im->argv[0] - (PAGE - 5));
+	free(im->argv[1] - (PAGE - 5));
+	for (size_t i = 2; im->argv[i]; i++)
+		free(im->argv[i]);
+	for (size_t i = 0; im->envp[i]; i++)
+		free(im->envp[i] - (PAGE - 5));
+	free(im->argv);
+	free(im->envp);
+}
+
+static void expect_output(const char *what, int fd, const char *expected)
+{
+	char got[256];
+	size_t len = 0;
+	ssize_t n;
+	while (len < sizeof got - 1 && (n = read(fd, got + len, sizeof got - 1 - len)) > 0)
+		len += (size_t)n;
+	got[len] = 0;
+	if (strcmp(got, expected) != 0)
+		fail_at(WHERE, what, "expected output %s got %s", expected, got);
+}
+
+enum start { START_EXECVE, START_EXECVPE, START_EXECVEAT, START_FEXECVE, START_RAW, START_VFORK, START_COUNT };
+
+static void exec_now(enum start how, const char *path, struct image *im)
+{
+	int fd;
+	switch (how) {
+	case START_EXECVPE: execvpe(path, im->argv, im->envp); break;
+	case START_EXECVEAT: syscall(SYS_execveat, AT_FDCWD, path, im->argv, im->envp, 0); break;
+	case START_FEXECVE:
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		fexecve(fd, im->argv, im->envp);
+		break;
+	case START_RAW: syscall(SYS_execve, path, im->argv, im->envp); break;
+	default: execve(path, im->argv, im->envp); break;
+	}
+	_exit(99);
+}
+
+static void exec_each(size_t args, size_t arg_len)
+{
+	static const char *const names[START_COUNT] = {"execve", "execvpe", "execveat", "fexecve", "raw execve", "vfork"};
+	for (enum start how = START_EXECVE; how < START_COUNT; how++) {
+		struct image im = image_make(args, arg_len);
+		char *path = cold_string(self_path);
+		int fds[2];
+		CHECK_OK("pipe", pipe2(fds, O_CLOEXEC));
+		chill();
+		pid_t pid = how == START_VFORK ? vfork() : fork();
+		if (pid == 0) {
+			dup2(fds[1], 1);
+			exec_now(how, path, &im);
+		}
+		close(fds[1]);
+		expect_output(names[how], fds[0], im.expected);
+		CHILD_EXPECT(names[how], pid, 21);
+		close(fds[0]);
+		image_free(&im);
+		free(path - (PAGE - 5));
+	}
+}
+
+static void exec_small(void)
+{
+	exec_each(5, 10);
+}
+
+/* About 1 MB of arguments; one alone is 100 KB. */
+static void exec_large(void)
+{
+	exec_each(10000, 60);
+	exec_each(3, 100000);
+}
+
+static void exec_fails(void)
+{
+	char *none = cold_string("/nonexistent/program");
+	struct image im = image_make(3, 10);
+	char *p = map_anon(4 * MIB);
+	fill(p, 4 * MIB, 1);
+	chill();
+	CHECK_ERR("execve of nothing", ENOENT, execve(none, im.argv, im.envp));
+	CHECK_ERR("execve of a directory", EACCES, execve("/tmp", im.argv, im.envp));
+	CHECK_FILL("memory after a failed exec", p, 4 * MIB, 1);
+	pid_t pid = vfork();
+	if (pid == 0) {
+		execve(none, im.argv, im.envp);
+		_exit(errno == ENOENT ? 5 : 6);
+	}
+	CHILD_EXPECT("failed exec in a vfork child", pid, 5);
+	CHECK_FILL("memory after a failed vfork and exec", p, 4 * MIB, 1);
+	munmap(p, 4 * MIB);
+	image_free(&im);
+	free(none - (PAGE - 5));
+}
+
+static volatile int vfork_left;
+
+static void vforks(void)
+{
+	size_t len = 4 * MIB;
+	char *p = map_anon(len);
+	for (int i = 0; i < 20; i++) {
+		fill(p, len, (uint64_t)i);
+		if (i % 4 == 0)
+			chill();
+		pid_t pid = vfork();
+		if (pid == 0) {
+			/* The child runs in the parent's memory: it reads cold pages and leaves marks. */
+			vfork_left = first_bad(p, len, (uint64_t)i) == SIZE_MAX ? i : -1;
+			p[5 * PAGE] = 'v';
+			_exit(7);
+		}
+		CHILD_EXPECT("vfork child", pid, 7);
+		CHECK_EQ("what the vfork child left", i, vfork_left);
+		CHECK_EQ("byte the vfork child wrote", 'v', p[5 * PAGE]);
+	}
+	munmap(p, len);
+}
+
+static int vm_child(void *arg)
+{
+	struct image *im = arg;
+	dup2(vfork_left, 1);
+	execve(self_path, im->argv, im->envp);
+	_exit(99);
+}
+
+/* As posix_spawn does it: a child in the same memory, on a stack of its own. */
+static void clone_vm(void)
+{
+	struct image im = image_make(5, 20);
+	char *stack = must_malloc(256 * 1024);
+	int fds[2];
+	CHECK_OK("pipe", pipe2(fds, O_CLOEXEC));
+	vfork_left = fds[1];
+	chill();
+	pid_t pid = clone(vm_child, stack + 256 * 1024, CLONE_VM | CLONE_VFORK | SIGCHLD, &im);
+	close(fds[1]);
+	expect_output("clone in the same memory", fds[0], im.expected);
+	CHILD_EXPECT("clone in the same memory", pid, 21);
+	close(fds[0]);
+	free(stack);
+	image_free(&im);
+}
+
+static void spawned(void)
+{
+	for (int way = 0; way < 2; way++) {
+		struct image im = image_make(way ? 2000 : 5, 30);
+		posix_spawn_file_actions_t *acts = must_malloc(sizeof *acts);
+		posix_spawnattr_t *attr = must_malloc(sizeof *attr);
+		sigset_t *mask = cold_alloc(PAGE);
+		pid_t *pid = cold_alloc(PAGE);
+		char *out = cold_string("/tmp/farpage-sem-exec-XXXXXX"), *null = cold_string("/dev/null");
+		close(mkstemp(out));
+		posix_spawn_file_actions_init(acts);
+		posix_spawn_file_actions_addopen(acts, 1, out, O_WRONLY | O_TRUNC, 0);
+		posix_spawn_file_actions_addopen(acts, 9, null, O_RDONLY, 0);
+		posix_spawn_file_actions_adddup2(acts, 9, 0);
+		posix_spawn_file_actions_addclose(acts, 9);
+		posix_spawnattr_init(attr);
+		sigfillset(mask);
+		posix_spawnattr_setsigdefault(attr, mask);
+		sigemptyset(mask);
+		posix_spawnattr_setsigmask(attr, mask);
+		posix_spawnattr_setpgroup(attr, 0);
+		posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+		chill();
+		CHECK_EQ("posix_spawn", 0, (way ? posix_spawnp : posix_spawn)(pid, self_path, acts, attr, im.argv, im.envp));
+		CHILD_EXPECT("posix_spawn", *pid, 21);
+		int fd = open(out, O_RDONLY | O_CLOEXEC);
+		expect_output("posix_spawn", fd, im.expected);
+		close(fd);
+		unlink(out);
+		CHECK_EQ("posix_spawn of nothing", ENOENT, posix_spawn(pid, "/nonexistent", NULL, NULL, im.argv, im.envp));
+		posix_spawn_file_actions_destroy(acts);
+		posix_spawnattr_destroy(attr);
+		free(acts);
+		free(attr);
+		free(out - (PAGE - 5));
+		free(null - (PAGE - 5));
+		image_free(&im);
+	}
+}
+
+static void shell(void)
+{
+	char *command = cold_string("exit 37");
+	char *p = map_anon(4 * MIB);
+	fill(p, 4 * MIB, 2);
+	chill();
+	CHECK_EQ("system", 37, WEXITSTATUS(system(command)));
+	strcpy(command, "kill -9 $$");
+	int status = system(command);
+	CHECK("system of a command that is killed", WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	CHECK("system(NULL)", system(NULL) != 0);
+	strcpy(command, "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done");
+	chill();
+	FILE *f = popen(command, "r");
+	char line[64], expected[64];
+	int n = 0;
+	while (fgets(line, sizeof line, f)) {
+		snprintf(expected, sizeof expected, "line %d\n", n++);
+		if (!CHECK_MEM("popen text", expected, line, strlen(expected)))
+			break;
+	}
+	CHECK_EQ("popen lines", 2000, n);
+	CHECK_EQ("pclose", 0, pclose(f));
+	strcpy(command, "n=$(wc -c); exit $((n / 20000))");
+	char *text = must_malloc(MIB);
+	memset(text, 'x', MIB);
+	chill();
+	f = popen(command, "w");
+	CHECK_EQ("fwrite to popen", MIB, fwrite(text, 1, MIB, f));
+	CHECK_EQ("pclose of a writer", MIB / 20000, WEXITSTATUS(pclose(f)));
+	CHECK_FILL("memory after all of them", p, 4 * MIB, 2);
+	munmap(p, 4 * MIB);
+	free(text);
+	free(command - (PAGE - 5));
+}
+
+static void environment(void)
+{
+	char *value = must_malloc(100001);
+	memset(value, 'e', 100000);
+	value[100000] = 0;
+	CHECK_OK("setenv", setenv("FARPAGE_LONG", value, 1));
+	chill();
+	CHECK_EQ("a long variable reaches a child", 0,
+		 WEXITSTATUS(system("test ${#FARPAGE_LONG} -eq 100000")));
+	CHECK_OK("unsetenv", unsetenv("FARPAGE_LONG"));
+	free(value);
+}
+
+/* Environment with our variables alone: what a program does that starts others with a clean one. */
+static void clean_environment(void)
+{
+	char *argv[] = {"sem_exec", "--echo", "x", NULL}, *envp[] = {"FARPAGE_TEST=clean", NULL};
+	char expected[64];
+	snprintf(expected, sizeof expected, "clean 3 %llx\n", (unsigned long long)sum_strings(argv + 1));
+	int fds[2];
+	CHECK_OK("pipe", pipe2(fds, O_CLOEXEC));
+	pid_t pid = fork();
+	if (pid == 0) {
+		dup2(fds[1], 1);
+		execve(self_path, argv, envp);
+		_exit(99);
+	}
+	close(fds[1]);
+	expect_output("clean environment", fds[0], expected);
+	CHILD_EXPECT("clean environment", pid, 21);
+	close(fds[0]);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"exec_small", exec_small}, {"exec_large", exec_large}, {"exec_fails", exec_fails},
+		{"vforks", vforks},	    {"clone_vm", clone_vm},	{"spawned", spawned},
+		{"shell", shell},	    {"environment", environment},
+		{"clean_environment", clean_environment},
+	};
+	if (argc > 1 && strcmp(argv[1], "--echo") == 0)
+		return echo(argc, argv);
+	return run_groups(argc, argv, groups, NELEM(groups));
+}

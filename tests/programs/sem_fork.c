@@ -1,0 +1,466 @@
+/* fork, clone and what a child may do with its memory. Usage: sem_fork [MIB] [GROUP]; MIB (default 16) is the size of
+ * the data shared over fork and of the block that makes memory cold. exec and spawn: sem_exec. */
+#include "check.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sched.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define RW (PROT_READ | PROT_WRITE)
+#define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
+#define LEN (2 * MIB)
+
+static char *data;
+static size_t half;
+
+/* Chunks of 64 pages, so that parent and child write disjoint parts all over the block. */
+#define CHUNK (64 * PAGE)
+
+static void data_fill(uint64_t tag)
+{
+	if (!data)
+		data = map_anon(size_mb * MIB);
+	half = size_mb * MIB / CHUNK / 2;
+	for (size_t i = 0; i < 2 * half; i++)
+		fill(data + i * CHUNK, CHUNK, tag + i);
+}
+
+static void data_write(size_t parity, uint64_t tag)
+{
+	for (size_t i = parity; i < 2 * half; i += 2)
+		fill(data + i * CHUNK, CHUNK, tag + i);
+}
+
+static void data_check(const char *what, size_t parity, uint64_t tag)
+{
+	for (size_t i = parity; i < 2 * half; i += 2)
+		CHECK_FILL(what, data + i * CHUNK, CHUNK, tag + i);
+}
+
+static void cow_child(void *arg)
+{
+	(void)arg;
+	data_check("child: even chunks as at the fork", 0, 1000);
+	data_write(0, 2000);
+	data_check("child: its own even chunks", 0, 2000);
+	data_check("child: odd chunks as at the fork", 1, 1000);
+	data_write(1, 3000);
+	chill();
+	data_check("child: even chunks later", 0, 2000);
+	data_check("child: odd chunks later", 1, 3000);
+}
+
+static void cow(void)
+{
+	for (int round = 0; round < 3; round++) {
+		data_fill(1000);
+		if (round)
+			chill();
+		pid_t pid = child_start(cow_child, NULL);
+		data_write(1, 4000);
+		data_check("parent: even chunks as at the fork", 0, 1000);
+		data_check("parent: its own odd chunks", 1, 4000);
+		if (round == 2)
+			chill();
+		CHILD_EXPECT("child", pid, 0);
+		data_check("parent: even chunks after the child", 0, 1000);
+		data_check("parent: odd chunks after the child", 1, 4000);
+	}
+}
+
+static void level(void *arg)
+{
+	uint64_t depth = (uintptr_t)arg;
+	/* What each ancestor wrote last, in the quarter it wrote. */
+	for (uint64_t d = 0; d <= depth; d++) {
+		for (size_t i = d; i < 2 * half; i += 4)
+			CHECK_FILL("what an ancestor wrote", data + i * CHUNK, CHUNK, (d ? 5000 + d * 1000 : 5000) + i);
+	}
+	if (depth == 3)
+		return;
+	for (size_t i = depth + 1; i < 2 * half; i += 4)
+		fill(data + i * CHUNK, CHUNK, 5000 + (depth + 1) * 1000 + i);
+	pid_t pid = child_start(level, (void *)(uintptr_t)(depth + 1));
+	for (size_t i = depth; i < 2 * half; i += 4)
+		fill(data + i * CHUNK, CHUNK, 1);
+	CHILD_EXPECT("next level", pid, 0);
+	for (size_t i = depth; i < 2 * half; i += 4)
+		CHECK_FILL("own part after the next level", data + i * CHUNK, CHUNK, 1);
+	for (size_t i = depth + 1; i < 2 * half; i += 4)
+		CHECK_FILL("part handed down", data + i * CHUNK, CHUNK, 5000 + (depth + 1) * 1000 + i);
+}
+
+static void multi_level(void)
+{
+	data_fill(5000);
+	level((void *)0);
+}
+
+static void many_child(void *arg)
+{
+	uint64_t me = (uintptr_t)arg;
+	data_check("many: even chunks", 0, 7000);
+	data_write(me & 1, 7000 + me * 5000);
+	char *own = must_malloc(LEN);
+	fill(own, LEN, me);
+	data_check("many: own chunks", me & 1, 7000 + me * 5000);
+	data_check("many: other chunks", !(me & 1), 7000);
+	CHECK_FILL("many: malloc'd block", own, LEN, me);
+	free(own);
+	munmap(data, size_mb * MIB);
+}
+
+static void many_children(void)
+{
+	pid_t pids[6];
+	data_fill(7000);
+	for (size_t i = 0; i < NELEM(pids); i++)
+		pids[i] = child_start(many_child, (void *)(uintptr_t)(i + 1));
+	for (size_t i = 0; i < NELEM(pids); i++)
+		CHILD_EXPECT("one of many", pids[i], 0);
+	data_check("parent of many: even", 0, 7000);
+	data_check("parent of many: odd", 1, 7000);
+}
+
+static void killed_child(void *arg)
+{
+	(void)arg;
+	for (uint64_t n = 0;; n++)
+		data_write(n & 1, n);
+}
+
+static void killed(void)
+{
+	data_fill(8000);
+	for (int i = 0; i < 6; i++) {
+		pid_t pid = child_start(killed_child, NULL);
+		sleep_ms(10 + (unsigned)i * 17);
+		kill(pid, SIGKILL);
+		CHILD_EXPECT("killed child", pid, 128 + SIGKILL);
+		data_check("parent after the kill: even", 0, 8000);
+		data_check("parent after the kill: odd", 1, 8000);
+	}
+}
+
+static void advice_child(void *arg)
+{
+	char *p = arg;
+	CHECK_FILL("copied part", p, LEN, 90);
+	CHECK_ZERO("WIPEONFORK part in the child", p + LEN, LEN);
+	CHECK_FAULT("DONTFORK part in the child", p + 2 * LEN, ACCESS_READ, SEGV_UNMAPPED);
+	CHECK_FAULT("DONTFORK part, last byte", p + 3 * LEN - 1, ACCESS_WRITE, SEGV_UNMAPPED);
+	CHECK_FILL("KEEPONFORK part", p + 3 * LEN, LEN, 93);
+	CHECK_FILL("DOFORK part", p + 4 * LEN, LEN, 94);
+	fill(p + LEN, LEN, 99);
+	chill();
+	CHECK_FILL("WIPEONFORK part written by the child", p + LEN, LEN, 99);
+	void *q = mmap(p + 2 * LEN, LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+	CHECK_EQ("DONTFORK part is free room", (uintptr_t)p + 2 * LEN, (uintptr_t)q);
+	CHECK_ZERO("mapped there", q, LEN);
+}
+
+static void fork_advice(void)
+{
+	char *p = map_anon(5 * LEN);
+	for (size_t i = 0; i < 5; i++)
+		fill(p + i * LEN, LEN, 90 + i);
+	CHECK_OK("WIPEONFORK", madvise(p + LEN, LEN, MADV_WIPEONFORK));
+	CHECK_OK("DONTFORK", madvise(p + 2 * LEN, LEN, MADV_DONTFORK));
+	CHECK_OK("WIPEONFORK", madvise(p + 3 * LEN, LEN, MADV_WIPEONFORK));
+	CHECK_OK("KEEPONFORK", madvise(p + 3 * LEN, LEN, MADV_KEEPONFORK));
+	CHECK_OK("DONTFORK", madvise(p + 4 * LEN, LEN, MADV_DONTFORK));
+	CHECK_OK("DOFORK", madvise(p + 4 * LEN, LEN, MADV_DOFORK));
+	for (int cold = 0; cold < 2; cold++) {
+		if (cold)
+			chill();
+		CHILD_EXPECT("child", child_start(advice_child, p), 0);
+		for (size_t i = 0; i < 5; i++)
+			CHECK_FILL("parent keeps all", p + i * LEN, LEN, 90 + i);
+	}
+	munmap(p, 5 * LEN);
+}
+
+static void shared_child(void *arg)
+{
+	char *p = arg;
+	CHECK_FILL("shared memory in the child", p, LEN, 110);
+	fill(p, LEN, 111);
+}
+
+static void shared(void)
+{
+	char *p = mmap(NULL, LEN, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	fill(p, LEN, 110);
+	chill();
+	CHILD_EXPECT("child", child_start(shared_child, p), 0);
+	CHECK_FILL("shared memory as the child left it", p, LEN, 111);
+	munmap(p, LEN);
+}
+
+/* Child sides of clone: no libc state is set up for them, so they only check and return a status. */
+static int clone_body(void *arg)
+{
+	char *p = arg;
+	for (size_t i = 0; i < 2 * half; i++) {
+		if (first_bad(data + i * CHUNK, CHUNK, 9000 + i) != SIZE_MAX)
+			return 2;
+		fill(data + i * CHUNK, CHUNK, 9500 + i);
+	}
+	for (size_t i = 0; i < 2 * half; i++) {
+		if (first_bad(data + i * CHUNK, CHUNK, 9500 + i) != SIZE_MAX)
+			return 3;
+	}
+	return first_bad(p, 10000, 120) == SIZE_MAX ? 42 : 4;
+}
+
+static void cloned(void)
+{
+	char *stack = must_malloc(256 * 1024), *p = must_malloc(10000);
+	fill(p, 10000, 120);
+	data_fill(9000);
+	chill();
+	pid_t pid = clone(clone_body, stack + 256 * 1024, SIGCHLD, p);
+	CHECK("clone without CLONE_VM", pid > 0);
+	CHILD_EXPECT("clone on a malloc'd stack", pid, 42);
+	data_check("after clone: even", 0, 9000);
+	data_check("after clone: odd", 1, 9000);
+	pid = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+	if (pid == 0)
+		_exit(clone_body(p));
+	CHILD_EXPECT("raw clone", pid, 42);
+	data_check("after raw clone: even", 0, 9000);
+	struct clone_args *args = cold_alloc(PAGE);
+	memset(args, 0, sizeof *args);
+	args->exit_signal = SIGCHLD;
+	chill();
+	pid = (pid_t)syscall(SYS_clone3, args, sizeof *args);
+	if (pid == 0)
+		_exit(clone_body(p));
+	if (pid < 0)
+		skip("cloned/clone3", "%s", strerror(errno));
+	else
+		CHILD_EXPECT("raw clone3", pid, 42);
+	data_check("after raw clone3: even", 0, 9000);
+#ifdef SYS_fork
+	pid = (pid_t)syscall(SYS_fork);
+	if (pid == 0)
+		_exit(clone_body(p));
+	CHILD_EXPECT("raw fork", pid, 42);
+#endif
+	data_check("at the end: odd", 1, 9000);
+	free(stack);
+	free(p);
+}
+
+static void block_child(void *arg)
+{
+	CHECK_FILL("block in a child after closing all", arg, LEN, 1);
+	fill(arg, LEN, 2);
+}
+
+static void close_all(void *arg)
+{
+	int way = (int)(intptr_t)arg;
+	if (way == 0)
+		CHECK_OK("close_range", close_range(3, ~0U, 0));
+	else if (way == 1)
+		closefrom(3);
+	else if (way == 2)
+		CHECK_OK("raw close_range", syscall(SYS_close_range, 3u, ~0u, 0u));
+	else if (way == 3)
+		CHECK_OK("close_range CLOEXEC", close_range(3, ~0U, CLOSE_RANGE_CLOEXEC));
+	else
+		for (int fd = 3; fd < 4096; fd++)
+			close(fd);
+	data_check("after closing all: even", 0, 10000);
+	data_write(0, 11000);
+	data_write(1, 12000);
+	chill();
+	data_check("written after closing all: even", 0, 11000);
+	data_check("written after closing all: odd", 1, 12000);
+	if (way != 3) {
+		int fd = open("/dev/null", O_RDWR);
+		CHECK_EQ("lowest free descriptor", 3, fd);
+		CHECK_EQ("next one", 4, dup(fd));
+	}
+	char *p = must_malloc(LEN);
+	fill(p, LEN, 1);
+	CHILD_EXPECT("a child after closing all", child_start(block_child, p), 0);
+	CHECK_FILL("malloc'd after closing all", p, LEN, 1);
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(first_bad(data, CHUNK, 11000) == SIZE_MAX ? 7 : 8);
+	CHILD_EXPECT("a child that reads", pid, 7);
+}
+
+static void closing(void)
+{
+	data_fill(10000);
+	for (intptr_t way = 0; way < 5; way++)
+		CHILD_EXPECT("child that closes all descriptors", child_start(close_all, (void *)way), 0);
+	data_check("parent", 0, 10000);
+}
+
+static void daemon_body(int fd)
+{
+	setsid();
+	if (chdir("/") != 0)
+		_exit(1);
+	pid_t pid = fork();
+	if (pid != 0)
+		_exit(pid < 0);
+	int null = open("/dev/null", O_RDWR);
+	dup2(null, 0);
+	data_check("daemon: even", 0, 13000);
+	data_write(1, 14000);
+	chill();
+	data_check("daemon: odd", 1, 14000);
+	int result[2] = {failures(), getppid()};
+	write_all(fd, result, sizeof result);
+	_exit(0);
+}
+
+static void daemonize(void)
+{
+	int fds[2], result[2] = {-1, 0};
+	data_fill(13000);
+	CHECK_OK("pipe", pipe(fds));
+	pid_t pid = fork();
+	if (pid == 0)
+		daemon_body(fds[1]);
+	CHILD_EXPECT("first child", pid, 0);
+	close(fds[1]);
+	CHECK("report of the daemon", read_all(fds[0], result, sizeof result));
+	CHECK_EQ("failures in the daemon", 0, result[0]);
+	CHECK("daemon has another parent", result[1] != getpid());
+	close(fds[0]);
+	data_check("after the daemon: odd", 1, 13000);
+}
+
+static volatile int stop_writers;
+
+static void *writer(void *arg)
+{
+	size_t me = (uintptr_t)arg;
+	char *p = map_anon(LEN);
+	for (uint64_t n = 0; !stop_writers; n++) {
+		fill(p, LEN, n + me);
+		CHECK_FILL("block of a thread while others fork", p, LEN, n + me);
+		char *m = must_malloc(100 + n % 50000);
+		memset(m, 1, 100 + n % 50000);
+		free(m);
+	}
+	munmap(p, LEN);
+	return NULL;
+}
+
+static void thread_child(void *arg)
+{
+	(void)arg;
+	data_check("fork beside threads: even", 0, 15000);
+	data_write(0, 16000);
+	data_check("fork beside threads: written", 0, 16000);
+	char *p = must_malloc(LEN);
+	fill(p, LEN, 5);
+	CHECK_FILL("malloc in the child of a threaded process", p, LEN, 5);
+	free(p);
+	pthread_t t;
+	stop_writers = 1;
+	CHECK_EQ("thread in the child", 0, pthread_create(&t, NULL, writer, (void *)9));
+	pthread_join(t, NULL);
+}
+
+static void beside_threads(void)
+{
+	pthread_t t[3];
+	stop_writers = 0;
+	data_fill(15000);
+	for (size_t i = 0; i < NELEM(t); i++)
+		pthread_create(&t[i], NULL, writer, (void *)(i * 100));
+	for (int i = 0; i < 12; i++)
+		CHILD_EXPECT("child of a threaded process", child_start(thread_child, NULL), 0);
+	stop_writers = 1;
+	for (size_t i = 0; i < NELEM(t); i++)
+		pthread_join(t[i], NULL);
+	data_check("parent: even", 0, 15000);
+	data_check("parent: odd", 1, 15000);
+}
+
+static int atfork_ran[3];
+static char *atfork_block;
+
+static void atfork_prepare(void)
+{
+	atfork_ran[0] += first_bad(atfork_block, LEN, 130) == SIZE_MAX;
+}
+
+static void atfork_parent(void)
+{
+	atfork_ran[1] += first_bad(atfork_block, LEN, 130) == SIZE_MAX;
+}
+
+static void atfork_child(void)
+{
+	atfork_ran[2] += first_bad(atfork_block, LEN, 130) == SIZE_MAX;
+}
+
+static void atfork_body(void *arg)
+{
+	(void)arg;
+	CHECK_EQ("child handler ran on good memory", 1, atfork_ran[2]);
+}
+
+static void handlers(void)
+{
+	atfork_block = map_anon(LEN);
+	fill(atfork_block, LEN, 130);
+	CHECK_EQ("pthread_atfork", 0, pthread_atfork(atfork_prepare, atfork_parent, atfork_child));
+	chill();
+	CHILD_EXPECT("child", child_start(atfork_body, NULL), 0);
+	CHECK_EQ("prepare handler", 1, atfork_ran[0]);
+	CHECK_EQ("parent handler", 1, atfork_ran[1]);
+}
+
+static void exits(void *arg)
+{
+	_exit((int)(intptr_t)arg);
+}
+
+static void waits(void)
+{
+	siginfo_t *info = cold_alloc(PAGE);
+	int *status = cold_alloc(PAGE);
+	struct rusage *usage = cold_alloc(PAGE);
+	pid_t pid = child_start(exits, (void *)33);
+	memset(info, 0, PAGE);
+	chill();
+	CHECK_OK("waitid into cold memory", waitid(P_PID, (id_t)pid, info, WEXITED));
+	CHECK_EQ("waitid pid", pid, info->si_pid);
+	CHECK_EQ("waitid status", 33, info->si_status);
+	pid = child_start(exits, (void *)34);
+	*status = 0;
+	memset(usage, 0xff, sizeof *usage);
+	chill();
+	CHECK_EQ("wait4 into cold memory", pid, wait4(pid, status, 0, usage));
+	CHECK_EQ("wait4 status", 34, WEXITSTATUS(*status));
+	CHECK("wait4 usage", usage->ru_nswap == 0 && usage->ru_minflt >= 0);
+	CHECK_ERR("no child left", ECHILD, waitpid(-1, status, 0));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"cow", cow},	      {"multi_level", multi_level}, {"many_children", many_children},
+		{"killed", killed},   {"fork_advice", fork_advice}, {"shared", shared},
+		{"cloned", cloned},   {"closing", closing},	    {"daemonize", daemonize},
+		{"beside_threads", beside_threads},		    {"handlers", handlers},
+		{"waits", waits},
+	};
+	return run_groups(argc, argv, groups, NELEM(groups));
+}

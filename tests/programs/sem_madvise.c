@@ -1,0 +1,281 @@
+/* madvise, mlock, mincore, msync. Usage: sem_madvise [MIB] [GROUP]; MIB (default 16) makes memory cold. */
+#include "check.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#define RW (PROT_READ | PROT_WRITE)
+#define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
+#define LEN (4 * MIB)
+/* Not in the headers of glibc 2.36. */
+#define ADVICE_COLLAPSE 25
+#define ADVICE_GUARD_INSTALL 102
+#define ADVICE_GUARD_REMOVE 103
+
+static void dont_need(void)
+{
+	char *copy = must_malloc(LEN);
+	fill(copy, LEN, 1);
+	for (int cold = 0; cold < 2; cold++) {
+		char *p = map_anon(LEN);
+		fill(p, LEN, 1);
+		if (cold)
+			chill();
+		CHECK_OK("DONTNEED of the middle", madvise(p + 100 * PAGE, 300 * PAGE, MADV_DONTNEED));
+		CHECK_ZERO("reads zeros", p + 100 * PAGE, 300 * PAGE);
+		CHECK_MEM("below", copy, p, 100 * PAGE);
+		CHECK_MEM("above", copy + 400 * PAGE, p + 400 * PAGE, LEN - 400 * PAGE);
+		fill(p, LEN, 2);
+		chill();
+		CHECK_FILL("filled again", p, LEN, 2);
+		CHECK_OK("single pages", madvise(p + 7 * PAGE, PAGE, MADV_DONTNEED));
+		CHECK_OK("length is rounded up", madvise(p + 9 * PAGE, 1, MADV_DONTNEED));
+		CHECK_ZERO("single page", p + 7 * PAGE, PAGE);
+		CHECK_ZERO("rounded up", p + 9 * PAGE, PAGE);
+		CHECK_OK("all of it", madvise(p, LEN, MADV_DONTNEED));
+		chill();
+		CHECK_ZERO("all zeros", p, LEN);
+		munmap(p, LEN);
+	}
+	free(copy);
+	char *p = map_anon(8 * PAGE);
+	CHECK_ERR("odd address", EINVAL, madvise(p + 1, PAGE, MADV_DONTNEED));
+	CHECK_ERR("unknown advice", EINVAL, madvise(p, PAGE, 9999));
+	CHECK_OK("length 0", madvise(p, 0, MADV_DONTNEED));
+	memset(p, 1, 8 * PAGE);
+	munmap(p + 4 * PAGE, PAGE);
+	CHECK_ERR("over a hole", ENOMEM, madvise(p, 8 * PAGE, MADV_DONTNEED));
+	CHECK_ZERO("what is mapped is discarded all the same", p, 4 * PAGE);
+	CHECK_ZERO("also above the hole", p + 5 * PAGE, 3 * PAGE);
+	CHECK_ERR("REMOVE of private memory", EINVAL, madvise(p, PAGE, MADV_REMOVE));
+	munmap(p, 8 * PAGE);
+}
+
+static void lazy_free(void)
+{
+	char *p = map_anon(LEN), *copy = must_malloc(LEN);
+	fill(p, LEN, 3);
+	fill(copy, LEN, 3);
+	CHECK_OK("FREE", madvise(p, LEN, MADV_FREE));
+	for (size_t off = 0; off < LEN; off += 4 * PAGE)
+		p[off] = copy[off] = 'w';
+	chill();
+	for (size_t off = 0; off < LEN; off += PAGE) {
+		/* Whole old content or zeros; a byte written after FREE stays in either case. */
+		bool zero = p[off + PAGE - 1] == 0 && p[off + 1] == 0 && p[off + 2048] == 0;
+		if (zero && off % (4 * PAGE))
+			CHECK_ZERO("freed page", p + off, PAGE);
+		else if (zero)
+			CHECK("byte written after FREE", p[off] == 'w');
+		else
+			CHECK_MEM("kept page", copy + off, p + off, PAGE);
+	}
+	fill(p, LEN, 4);
+	chill();
+	CHECK_FILL("written after FREE", p, LEN, 4);
+	free(copy);
+	munmap(p, LEN);
+}
+
+static void hints(void)
+{
+	static const struct {
+		const char *name;
+		int advice;
+	} all[] = {
+		{"NORMAL", MADV_NORMAL},	 {"RANDOM", MADV_RANDOM},     {"SEQUENTIAL", MADV_SEQUENTIAL},
+		{"WILLNEED", MADV_WILLNEED},	 {"HUGEPAGE", MADV_HUGEPAGE}, {"NOHUGEPAGE", MADV_NOHUGEPAGE},
+		{"MERGEABLE", MADV_MERGEABLE}, {"UNMERGEABLE", MADV_UNMERGEABLE}, {"DONTDUMP", MADV_DONTDUMP},
+		{"DODUMP", MADV_DODUMP},	 {"COLD", MADV_COLD},	      {"PAGEOUT", MADV_PAGEOUT},
+		{"POPULATE_READ", MADV_POPULATE_READ}, {"POPULATE_WRITE", MADV_POPULATE_WRITE}, {"COLLAPSE", ADVICE_COLLAPSE},
+	};
+	char *p = map_anon(LEN);
+	for (size_t i = 0; i < NELEM(all); i++) {
+		fill(p, LEN, i + 10);
+		if (i % 2)
+			chill();
+		if (madvise(p + 3 * PAGE, LEN / 2, all[i].advice) < 0) {
+			if (errno == EINVAL || errno == EAGAIN)
+				skip(all[i].name, "madvise: %s", strerror(errno));
+			else
+				fail_at(WHERE, all[i].name, "madvise got %s", strerror(errno));
+		}
+		CHECK_FILL(all[i].name, p, LEN, i + 10);
+		chill();
+		CHECK_FILL(all[i].name, p, LEN, i + 10);
+	}
+	CHECK_OK("munmap", munmap(p, LEN));
+	p = map_anon(LEN);
+	CHECK_OK("WILLNEED of fresh memory", madvise(p, LEN, MADV_WILLNEED));
+	CHECK_OK("PAGEOUT of fresh memory", madvise(p, LEN, MADV_PAGEOUT));
+	CHECK_ZERO("fresh memory", p, LEN);
+	CHECK_OK("PAGEOUT of zeros", madvise(p, LEN, MADV_PAGEOUT));
+	CHECK_ZERO("paged out zeros", p, LEN);
+	munmap(p, LEN);
+}
+
+/* Evicts and reads back by hint alone, whatever the budget. */
+static void page_out(void)
+{
+	char *p = map_anon(LEN);
+	for (unsigned round = 0; round < 10; round++) {
+		fill(p, LEN, round + 40);
+		CHECK_OK("PAGEOUT", madvise(p, LEN, MADV_PAGEOUT));
+		if (round % 2)
+			CHECK_OK("WILLNEED", madvise(p, LEN, MADV_WILLNEED));
+		for (size_t off = 0; off < LEN; off += 3 * PAGE)
+			p[off] = (char)~p[off];
+		CHECK_OK("PAGEOUT", madvise(p, LEN, MADV_PAGEOUT));
+		for (size_t off = 0; off < LEN; off += 3 * PAGE)
+			p[off] = (char)~p[off];
+		CHECK_FILL("paged out and in", p, LEN, round + 40);
+	}
+	munmap(p, LEN);
+}
+
+/* NumPy asks for huge pages on parts of its arrays. */
+static void huge(void)
+{
+	char *p[4];
+	for (size_t i = 0; i < NELEM(p); i++) {
+		p[i] = map_anon(3 * LEN);
+		size_t skip_bytes = PAGE * (i * 100 + 1);
+		CHECK_OK("HUGEPAGE on a part", madvise(p[i] + skip_bytes, 3 * LEN - 2 * skip_bytes, MADV_HUGEPAGE));
+		fill(p[i], 3 * LEN, i + 60);
+	}
+	chill();
+	for (size_t i = 0; i < NELEM(p); i++) {
+		CHECK_FILL("array with huge pages", p[i], 3 * LEN, i + 60);
+		CHECK_OK("munmap of an odd part", munmap(p[i] + MIB + PAGE, LEN));
+		CHECK_FILL("what is left", p[i], MIB + PAGE, i + 60);
+		CHECK_OK("DONTNEED of an odd part", madvise(p[i] + 5 * PAGE, 100 * PAGE, MADV_DONTNEED));
+		CHECK_ZERO("discarded part", p[i] + 5 * PAGE, 100 * PAGE);
+		munmap(p[i], 3 * LEN);
+	}
+}
+
+static void guard(void)
+{
+	char *p = map_anon(LEN);
+	fill(p, LEN, 70);
+	if (madvise(p + 10 * PAGE, 10 * PAGE, ADVICE_GUARD_INSTALL) < 0) {
+		skip("guard", "MADV_GUARD_INSTALL: %s", strerror(errno));
+		munmap(p, LEN);
+		return;
+	}
+	chill();
+	siginfo_t info;
+	CHECK_EQ("guard page read", SIGSEGV, touch(p + 12 * PAGE, ACCESS_READ, &info));
+	CHECK_EQ("guard page address", (uintptr_t)p + 12 * PAGE, (uintptr_t)info.si_addr);
+	CHECK_EQ("guard page write", SIGSEGV, touch(p + 19 * PAGE, ACCESS_WRITE, &info));
+	CHECK_FILL("below the guard", p, 10 * PAGE, 70);
+	CHECK_OK("GUARD_REMOVE", madvise(p + 10 * PAGE, 10 * PAGE, ADVICE_GUARD_REMOVE));
+	CHECK_ZERO("guard removed", p + 10 * PAGE, 10 * PAGE);
+	munmap(p, LEN);
+}
+
+static void by_process(void)
+{
+	char *p = map_anon(LEN);
+	fill(p, LEN, 80);
+	int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	struct iovec *iov = cold_alloc(PAGE);
+	iov[0] = (struct iovec){p, 10 * PAGE};
+	iov[1] = (struct iovec){p + 20 * PAGE, 30 * PAGE};
+	chill();
+	ssize_t n = fd < 0 ? -1 : syscall(SYS_process_madvise, fd, iov, 2, MADV_PAGEOUT, 0);
+	if (n < 0)
+		skip("by_process", "process_madvise: %s", strerror(errno));
+	else
+		CHECK_EQ("process_madvise advised", 40 * PAGE, n);
+	CHECK_FILL("content", p, LEN, 80);
+	munmap(p, LEN);
+	if (fd >= 0)
+		close(fd);
+}
+
+static void lock(void)
+{
+	struct rlimit lim;
+	getrlimit(RLIMIT_MEMLOCK, &lim);
+	char *p = map_anon(LEN);
+	fill(p, LEN, 90);
+	chill();
+	size_t len = 8 * PAGE;
+	if (lim.rlim_cur < 2 * len) {
+		skip("lock", "RLIMIT_MEMLOCK is %llu", (unsigned long long)lim.rlim_cur);
+		munmap(p, LEN);
+		return;
+	}
+	CHECK_OK("mlock", mlock(p + 3 * PAGE, len));
+	chill();
+	unsigned char vec[8];
+	CHECK_OK("mincore", mincore(p + 3 * PAGE, len, vec));
+	for (size_t i = 0; i < 8; i++)
+		CHECK_EQ("a locked page is resident", 1, vec[i] & 1);
+	CHECK_ERR("DONTNEED of locked memory", EINVAL, madvise(p + 3 * PAGE, PAGE, MADV_DONTNEED));
+	CHECK_FILL("content", p, LEN, 90);
+	CHECK_OK("munlock", munlock(p + 3 * PAGE, len));
+	CHECK_OK("mlock2 ONFAULT", mlock2(p + 30 * PAGE, len, MLOCK_ONFAULT));
+	chill();
+	CHECK_FILL("content", p, LEN, 90);
+	CHECK_OK("munmap of locked memory", munmap(p + 30 * PAGE, PAGE));
+	CHECK_ERR("mlock over a hole", ENOMEM, mlock(p + 29 * PAGE, 3 * PAGE));
+	CHECK_OK("munlock of the rest", munlock(p, 30 * PAGE));
+	munmap(p, LEN);
+}
+
+static void in_core(void)
+{
+	char *p = map_anon(LEN);
+	unsigned char *vec = cold_alloc(LEN / PAGE);
+	memset(vec, 0xee, LEN / PAGE);
+	chill();
+	memset(p, 1, 4 * PAGE);
+	CHECK_OK("mincore with its result in cold memory", mincore(p, LEN, vec));
+	for (size_t i = 0; i < 4; i++)
+		CHECK_EQ("a page just written is resident", 1, vec[i] & 1);
+	for (size_t i = 600; i < LEN / PAGE; i++)
+		CHECK_EQ("a page never touched is not resident", 0, vec[i] & 1);
+	CHECK_ERR("odd address", EINVAL, mincore(p + 1, PAGE, vec));
+	munmap(p, LEN);
+	CHECK_ERR("nothing mapped", ENOMEM, mincore(p, PAGE, vec));
+}
+
+static void sync_memory(void)
+{
+	char *p = map_anon(LEN), *back = must_malloc(LEN);
+	fill(p, LEN, 100);
+	chill();
+	CHECK_OK("msync of anonymous memory", msync(p, LEN, MS_SYNC));
+	CHECK_OK("msync ASYNC", msync(p, LEN, MS_ASYNC));
+	CHECK_OK("msync INVALIDATE", msync(p, LEN, MS_SYNC | MS_INVALIDATE));
+	CHECK_FILL("content", p, LEN, 100);
+	CHECK_ERR("SYNC and ASYNC", EINVAL, msync(p, LEN, MS_SYNC | MS_ASYNC));
+	CHECK_ERR("odd address", EINVAL, msync(p + 1, PAGE, MS_SYNC));
+	munmap(p, LEN);
+	CHECK_ERR("nothing mapped", ENOMEM, msync(p, LEN, MS_SYNC));
+	int fd = temp_file();
+	CHECK_OK("ftruncate", ftruncate(fd, (off_t)LEN));
+	p = mmap(NULL, LEN, RW, MAP_SHARED, fd, 0);
+	fill(p, LEN, 101);
+	CHECK_OK("msync of a file", msync(p, LEN, MS_SYNC));
+	CHECK_EQ("pread", (ssize_t)LEN, pread(fd, back, LEN, 0));
+	CHECK_FILL("file content", back, LEN, 101);
+	munmap(p, LEN);
+	close(fd);
+	free(back);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"dont_need", dont_need}, {"lazy_free", lazy_free},   {"hints", hints}, {"page_out", page_out},
+		{"huge", huge},		  {"guard", guard},	      {"by_process", by_process}, {"lock", lock},
+		{"in_core", in_core},	  {"sync_memory", sync_memory},
+	};
+	return run_groups(argc, argv, groups, NELEM(groups));
+}

@@ -1,0 +1,218 @@
+/* mremap. Usage: sem_mremap [MIB] [GROUP]; MIB (default 16) is the size of the block that makes memory cold. */
+#include "check.h"
+
+#include <sys/mman.h>
+
+#define RW (PROT_READ | PROT_WRITE)
+#define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
+#define LEN (2 * MIB)
+
+static char *mapped(uint64_t tag, bool cold)
+{
+	char *p = map_anon(LEN);
+	fill(p, LEN, tag);
+	if (cold)
+		chill();
+	return p;
+}
+
+/* Room of `len` bytes where nothing is mapped at this moment. */
+static char *free_room(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+	munmap(p, len);
+	return p;
+}
+
+static void shrink(void)
+{
+	for (int cold = 0; cold < 2; cold++) {
+		char *p = mapped(1, cold);
+		CHECK_EQ("mremap shrinks in place", (uintptr_t)p, (uintptr_t)mremap(p, LEN, LEN / 4, 0));
+		CHECK_FAULT("tail is gone", p + LEN / 4, ACCESS_READ, SEGV_UNMAPPED);
+		CHECK_FAULT("last byte is gone", p + LEN - 1, ACCESS_WRITE, SEGV_UNMAPPED);
+		CHECK_FILL("head stays", p, LEN / 4, 1);
+		char *q = mremap(p, LEN / 4, LEN, MREMAP_MAYMOVE);
+		CHECK("grow again", q != MAP_FAILED);
+		CHECK_FILL("head after growing again", q, LEN / 4, 1);
+		CHECK_ZERO("cut tail does not come back", q + LEN / 4, LEN - LEN / 4);
+		munmap(q, LEN);
+	}
+}
+
+static void grow(void)
+{
+	for (int cold = 0; cold < 2; cold++) {
+		size_t len = LEN;
+		char *p = mapped(2, cold);
+		while (len < size_mb * MIB / 2 || len < 4 * LEN) {
+			char *q = mremap(p, len, len * 2, MREMAP_MAYMOVE);
+			if (!CHECK("mremap grows", q != MAP_FAILED))
+				return;
+			CHECK_FILL("content after growing", q, len, 2);
+			CHECK_ZERO("new part", q + len, len);
+			if (q != p)
+				CHECK_FAULT("old place", p, ACCESS_READ, SEGV_UNMAPPED);
+			p = q;
+			len *= 2;
+			fill(p, len, 2);
+		}
+		chill();
+		CHECK_FILL("content at the end", p, len, 2);
+		munmap(p, len);
+	}
+}
+
+static void in_place(void)
+{
+	char *room = free_room(4 * LEN);
+	char *p = mmap(room, LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+	CHECK_EQ("mapped in free room", (uintptr_t)room, (uintptr_t)p);
+	fill(p, LEN, 3);
+	CHECK_EQ("grows into free room", (uintptr_t)p, (uintptr_t)mremap(p, LEN, 2 * LEN, 0));
+	CHECK_FILL("content", p, LEN, 3);
+	CHECK_ZERO("new part", p + LEN, LEN);
+	fill(p, 2 * LEN, 4);
+	void *wall = mmap(p + 2 * LEN, PAGE, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	CHECK_EQ("a mapping behind it", (uintptr_t)p + 2 * LEN, (uintptr_t)wall);
+	CHECK_ERR("no room to grow", ENOMEM, mremap(p, 2 * LEN, 3 * LEN, 0));
+	chill();
+	CHECK_FILL("content after the refusal", p, 2 * LEN, 4);
+	CHECK_EQ("same size", (uintptr_t)p, (uintptr_t)mremap(p, 2 * LEN, 2 * LEN, 0));
+	munmap(p, 2 * LEN + PAGE);
+}
+
+static void fixed(void)
+{
+	for (int cold = 0; cold < 2; cold++) {
+		char *from = mapped(5, false), *to = mapped(6, cold);
+		char *q = mremap(from, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+		CHECK_EQ("moved onto another mapping", (uintptr_t)to, (uintptr_t)q);
+		CHECK_FILL("content moved", to, LEN, 5);
+		CHECK_FAULT("old place", from, ACCESS_READ, SEGV_UNMAPPED);
+		from = mapped(7, false);
+		q = mremap(from, LEN, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+		CHECK_EQ("moved and shrunk", (uintptr_t)to, (uintptr_t)q);
+		CHECK_FILL("moved and shrunk: content", to, LEN / 2, 7);
+		CHECK_FAULT("moved and shrunk: old tail", from + LEN - 1, ACCESS_READ, SEGV_UNMAPPED);
+		chill();
+		char *copy = must_malloc(LEN);
+		fill(copy, LEN, 5);
+		CHECK_MEM("rest of the target stays", copy + LEN / 2, to + LEN / 2, LEN / 2);
+		free(copy);
+		char *room = free_room(4 * LEN);
+		q = mremap(to, LEN / 2, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, room);
+		CHECK_EQ("moved and grown", (uintptr_t)room, (uintptr_t)q);
+		CHECK_FILL("moved and grown: content", room, LEN / 2, 7);
+		CHECK_ZERO("moved and grown: new part", room + LEN / 2, LEN / 2);
+		munmap(room, LEN);
+		munmap(to, LEN);
+	}
+}
+
+static void part(void)
+{
+	for (int cold = 0; cold < 2; cold++) {
+		char *p = mapped(8, cold), *copy = must_malloc(LEN);
+		fill(copy, LEN, 8);
+		size_t from = 100 * PAGE, len = 128 * PAGE;
+		char *room = free_room(LEN);
+		char *q = mremap(p + from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, room);
+		CHECK_EQ("middle of a mapping moved", (uintptr_t)room, (uintptr_t)q);
+		CHECK_MEM("moved middle", copy + from, q, len);
+		CHECK_FAULT("hole left behind", p + from, ACCESS_READ, SEGV_UNMAPPED);
+		CHECK_MEM("below", copy, p, from);
+		CHECK_MEM("above", copy + from + len, p + from + len, LEN - from - len);
+		chill();
+		char *r = mremap(q, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, p + from);
+		CHECK_EQ("moved back", (uintptr_t)p + from, (uintptr_t)r);
+		CHECK_MEM("whole again", copy, p, LEN);
+		munmap(p, LEN);
+		free(copy);
+	}
+}
+
+static void dont_unmap(void)
+{
+	for (int cold = 0; cold < 2; cold++) {
+		char *p = mapped(9, cold);
+		char *q = mremap(p, LEN, LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+		if (q == MAP_FAILED) {
+			skip("dont_unmap", "%s", strerror(errno));
+			return;
+		}
+		CHECK("another place", q != p);
+		CHECK_ZERO("old place reads zeros", p, LEN);
+		CHECK_FILL("new place has the content", q, LEN, 9);
+		fill(p, LEN, 10);
+		chill();
+		CHECK_FILL("old place again in use", p, LEN, 10);
+		CHECK_FILL("new place later", q, LEN, 9);
+		char *room = free_room(LEN);
+		char *r = mremap(q, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, room);
+		CHECK_EQ("DONTUNMAP to a fixed place", (uintptr_t)room, (uintptr_t)r);
+		CHECK_FILL("its content", room, LEN, 9);
+		CHECK_ZERO("what it left", q, LEN);
+		munmap(p, LEN);
+		munmap(q, LEN);
+		munmap(room, LEN);
+	}
+}
+
+static void errors(void)
+{
+	char *p = mapped(11, true);
+	CHECK_ERR("odd old address", EINVAL, mremap(p + 1, PAGE, PAGE, MREMAP_MAYMOVE));
+	CHECK_ERR("new size 0", EINVAL, mremap(p, LEN, 0, MREMAP_MAYMOVE));
+	CHECK_ERR("unknown flag", EINVAL, mremap(p, LEN, LEN, 64));
+	CHECK_ERR("FIXED without MAYMOVE", EINVAL, mremap(p, LEN, LEN, MREMAP_FIXED, p + LEN));
+	CHECK_ERR("old and new overlap", EINVAL,
+		  mremap(p, LEN / 2, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, p + PAGE));
+	CHECK_ERR("old size 0 of private memory", EINVAL, mremap(p, 0, PAGE, MREMAP_MAYMOVE));
+	CHECK_ERR("DONTUNMAP with another size", EINVAL,
+		  mremap(p, LEN, LEN / 2, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL));
+	CHECK_ERR("new size too big", ENOMEM, mremap(p, LEN, (size_t)1 << 46, MREMAP_MAYMOVE));
+	CHECK_FILL("content after the refusals", p, LEN, 11);
+	munmap(p, LEN);
+	CHECK_ERR("nothing mapped", EFAULT, mremap(p, LEN, 2 * LEN, MREMAP_MAYMOVE));
+}
+
+/* The classic growing array, beside others that grow as well. */
+static void arrays(void)
+{
+	enum { COUNT = 6 };
+	char *p[COUNT];
+	size_t len[COUNT];
+	for (size_t i = 0; i < COUNT; i++) {
+		len[i] = (i + 1) * 16 * PAGE;
+		p[i] = map_anon(len[i]);
+		fill(p[i], len[i], i + 100);
+	}
+	for (unsigned round = 0; round < 60; round++) {
+		size_t i = mix64(round) % COUNT, next = (1 + mix64(round * 3 + 1) % 300) * PAGE;
+		size_t kept = next < len[i] ? next : len[i];
+		char *q = mremap(p[i], len[i], next, MREMAP_MAYMOVE);
+		if (!CHECK("mremap", q != MAP_FAILED))
+			return;
+		CHECK_FILL("kept part", q, kept, i + 100);
+		CHECK_ZERO("new part", q + kept, next - kept);
+		p[i] = q;
+		len[i] = next;
+		fill(p[i], len[i], i + 100);
+		if (round % 20 == 10)
+			chill();
+	}
+	for (size_t i = 0; i < COUNT; i++) {
+		CHECK_FILL("array at the end", p[i], len[i], i + 100);
+		munmap(p[i], len[i]);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"shrink", shrink},	      {"grow", grow},	  {"in_place", in_place}, {"fixed", fixed}, {"part", part},
+		{"dont_unmap", dont_unmap}, {"errors", errors}, {"arrays", arrays},
+	};
+	return run_groups(argc, argv, groups, NELEM(groups));
+}

@@ -1,0 +1,427 @@
+/* Signal handlers, masks and waiting for signals. Usage: sem_signals [MIB] [GROUP]; MIB (default 16) is the size of
+ * the block that makes memory cold. Faults on memory of the program itself: sem_sigmem. */
+#include "check.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+static volatile sig_atomic_t seen;
+static siginfo_t seen_info;
+static char *cold;
+#define COLD_LEN (4 * MIB)
+
+static void note(int signo, siginfo_t *info, void *context)
+{
+	(void)context;
+	seen_info = *info;
+	seen = signo;
+}
+
+static void set(int signo, void (*handler)(int, siginfo_t *, void *), int flags)
+{
+	struct sigaction act = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
+	CHECK_OK("sigaction", sigaction(signo, &act, NULL));
+}
+
+static void make_cold(uint64_t tag)
+{
+	if (!cold)
+		cold = map_anon(COLD_LEN);
+	fill(cold, COLD_LEN, tag);
+	chill();
+}
+
+/* What sigaction reports is what the program set, also for the signals farpage lives on. */
+static void reports(void)
+{
+	static const int all[] = {SIGSEGV, SIGBUS, SIGSYS, SIGTRAP, SIGUSR1, SIGCHLD};
+	struct sigaction *act = cold_alloc(PAGE), *old = cold_alloc(PAGE);
+	for (size_t i = 0; i < NELEM(all); i++) {
+		CHECK_OK("sigaction query", sigaction(all[i], NULL, old));
+		CHECK("default at the start", old->sa_handler == SIG_DFL);
+		memset(act, 0, sizeof *act);
+		act->sa_sigaction = note;
+		act->sa_flags = SA_SIGINFO | SA_RESTART | SA_NODEFER;
+		sigaddset(&act->sa_mask, SIGUSR2);
+		sigaddset(&act->sa_mask, SIGBUS);
+		if (i % 2)
+			chill();
+		CHECK_OK("sigaction from cold memory", sigaction(all[i], act, old));
+		memset(old, 0, sizeof *old);
+		CHECK_OK("sigaction into cold memory", sigaction(all[i], NULL, old));
+		CHECK("handler reported", old->sa_sigaction == note);
+		CHECK_EQ("flags reported", act->sa_flags, old->sa_flags & ~0x04000000);
+		CHECK_EQ("mask reported: SIGUSR2", 1, sigismember(&old->sa_mask, SIGUSR2));
+		CHECK_EQ("mask reported: SIGBUS", 1, sigismember(&old->sa_mask, SIGBUS));
+		CHECK_EQ("mask reported: SIGTERM", 0, sigismember(&old->sa_mask, SIGTERM));
+		make_cold(all[i]);
+		CHECK_FILL("cold memory with a handler installed", cold, COLD_LEN, all[i]);
+		CHECK("signal() returns the old handler", signal(all[i], SIG_IGN) == (sighandler_t)(void *)note);
+		make_cold(all[i]);
+		CHECK_FILL("cold memory with the signal ignored", cold, COLD_LEN, all[i]);
+		CHECK("signal() returns SIG_IGN", signal(all[i], SIG_DFL) == SIG_IGN);
+	}
+	CHECK_ERR("sigaction of SIGKILL", EINVAL, sigaction(SIGKILL, act, NULL));
+	CHECK_ERR("sigaction of signal 200", EINVAL, sigaction(200, act, NULL));
+}
+
+/* Signals sent by a process reach the handler as sent, also those that farpage uses itself. */
+static void sent(void)
+{
+	static const int all[] = {SIGSEGV, SIGBUS, SIGSYS, SIGUSR1};
+	for (size_t i = 0; i < NELEM(all); i++) {
+		make_cold(i);
+		set(all[i], note, 0);
+		seen = 0;
+		CHECK_OK("kill", kill(getpid(), all[i]));
+		CHECK_EQ("kill reaches the handler", all[i], seen);
+		CHECK_EQ("si_code of kill", SI_USER, seen_info.si_code);
+		CHECK_EQ("si_pid of kill", getpid(), seen_info.si_pid);
+		seen = 0;
+		CHECK_EQ("raise", 0, raise(all[i]));
+		CHECK_EQ("raise reaches the handler", all[i], seen);
+		seen = 0;
+		CHECK_OK("sigqueue", sigqueue(getpid(), all[i], (union sigval){.sival_int = 4711}));
+		CHECK_EQ("si_code of sigqueue", SI_QUEUE, seen_info.si_code);
+		CHECK_EQ("si_value of sigqueue", 4711, seen_info.si_value.sival_int);
+		CHECK_FILL("cold memory", cold, COLD_LEN, i);
+		set(all[i], note, SA_RESETHAND);
+		raise(all[i]);
+		struct sigaction old;
+		sigaction(all[i], NULL, &old);
+		CHECK("SA_RESETHAND resets", old.sa_handler == SIG_DFL);
+	}
+}
+
+static void die_null(void *arg)
+{
+	(void)arg;
+	make_cold(1);
+	*(volatile char *)opaque(NULL) = 1;
+}
+
+static char *truncated_page(void)
+{
+	int fd = temp_file();
+	CHECK_OK("ftruncate", ftruncate(fd, 4 * PAGE));
+	char *p = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK("mmap of a file", p != MAP_FAILED);
+	memset(p, 7, 4 * PAGE);
+	CHECK_OK("ftruncate to one page", ftruncate(fd, PAGE));
+	close(fd);
+	return p;
+}
+
+static void die_truncated(void *arg)
+{
+	signal(SIGBUS, arg ? SIG_IGN : SIG_DFL);
+	make_cold(2);
+	*(volatile char *)opaque(truncated_page() + 2 * PAGE) = 1;
+}
+
+static void die_raised(void *arg)
+{
+	make_cold(3);
+	raise((int)(intptr_t)arg);
+}
+
+static void die_blocked(void *arg)
+{
+	(void)arg;
+	sigset_t all;
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	make_cold(4);
+	*(volatile char *)opaque((char *)64) = 1;
+}
+
+static void defaults(void)
+{
+	CHILD_EXPECT("null pointer kills", child_start(die_null, NULL), 128 + SIGSEGV);
+	CHILD_EXPECT("null pointer kills with all signals blocked", child_start(die_blocked, NULL), 128 + SIGSEGV);
+	CHILD_EXPECT("truncated file kills", child_start(die_truncated, NULL), 128 + SIGBUS);
+	CHILD_EXPECT("truncated file kills with SIGBUS ignored", child_start(die_truncated, cold), 128 + SIGBUS);
+	static const int all[] = {SIGSEGV, SIGBUS, SIGSYS, SIGABRT, SIGTERM};
+	for (size_t i = 0; i < NELEM(all); i++)
+		CHILD_EXPECT("raise kills", child_start(die_raised, (void *)(intptr_t)all[i]), 128 + all[i]);
+}
+
+/* SIGBUS from a truncated file: the program's, not farpage's. */
+static void bus_error(void)
+{
+	char *p = truncated_page();
+	make_cold(5);
+	CHECK_FAULT("read past the end of a file", p + PAGE, ACCESS_READ, BUS_NO_PAGE);
+	CHECK_FAULT("write past the end of a file", p + 3 * PAGE + 17, ACCESS_WRITE, BUS_NO_PAGE);
+	CHECK_NO_FAULT("page that is left", p + 100, ACCESS_READ);
+	CHECK_FILL("cold memory after bus errors", cold, COLD_LEN, 5);
+	int fd = temp_file();
+	CHECK_EQ("write from a truncated mapping fails", -1, write(fd, p + PAGE, 10));
+	CHECK_EQ("with EFAULT", EFAULT, errno);
+	close(fd);
+	munmap(p, 4 * PAGE);
+}
+
+static void wild(void)
+{
+	make_cold(6);
+	CHECK_FAULT("null pointer", NULL, ACCESS_READ, SEGV_UNMAPPED);
+	CHECK_FAULT("small address", (void *)0x123, ACCESS_WRITE, SEGV_UNMAPPED);
+	CHECK_FAULT("call of a null pointer", NULL, ACCESS_EXEC, SEGV_UNMAPPED);
+	CHECK_FAULT("far address", (void *)0x7000deadbeef, ACCESS_READ, SEGV_UNMAPPED);
+	CHECK_FAULT("inside the range farpage uses", (void *)0x10ffff123456, ACCESS_READ, SEGV_UNMAPPED);
+	siginfo_t info;
+	CHECK_EQ("address that is none", SIGSEGV, touch((void *)0xdead000000000000, ACCESS_READ, &info));
+	CHECK_FILL("cold memory", cold, COLD_LEN, 6);
+}
+
+static void full_mask(void)
+{
+	sigset_t *all = cold_alloc(PAGE), *old = cold_alloc(PAGE), *got = cold_alloc(PAGE);
+	sigfillset(all);
+	for (int way = 0; way < 3; way++) {
+		chill();
+		if (way == 0)
+			CHECK_OK("sigprocmask", sigprocmask(SIG_SETMASK, all, old));
+		else if (way == 1)
+			CHECK_EQ("pthread_sigmask", 0, pthread_sigmask(SIG_BLOCK, all, old));
+		else
+			CHECK_OK("raw rt_sigprocmask", syscall(SYS_rt_sigprocmask, SIG_SETMASK, all, old, 8));
+		for (uint64_t round = 0; round < 3; round++) {
+			make_cold(round + 10);
+			CHECK_FILL("cold memory with all signals blocked", cold, COLD_LEN, round + 10);
+			char *p = must_malloc(3 * MIB);
+			fill(p, 3 * MIB, round);
+			CHECK_FILL("malloc with all signals blocked", p, 3 * MIB, round);
+			free(p);
+		}
+		sigemptyset(got);
+		CHECK_OK("query of the mask", sigprocmask(SIG_BLOCK, NULL, got));
+		static const int some[] = {SIGSEGV, SIGBUS, SIGSYS, SIGUSR1, SIGTERM};
+		for (size_t i = 0; i < NELEM(some); i++) {
+			CHECK_EQ("mask says blocked", 1, sigismember(got, some[i]));
+			CHECK_EQ("old mask says not blocked", 0, sigismember(old, some[i]));
+		}
+		set(SIGBUS, note, 0);
+		seen = 0;
+		raise(SIGBUS);
+		CHECK_EQ("a blocked SIGBUS waits", 0, seen);
+		CHECK_OK("sigpending", sigpending(got));
+		CHECK_EQ("SIGBUS is pending", 1, sigismember(got, SIGBUS));
+		make_cold(13);
+		CHECK_FILL("cold memory with SIGBUS pending", cold, COLD_LEN, 13);
+		CHECK_OK("mask back", sigprocmask(SIG_SETMASK, old, NULL));
+		CHECK_EQ("SIGBUS came when let through", SIGBUS, seen);
+		signal(SIGBUS, SIG_DFL);
+	}
+}
+
+static void mask_handler(int signo)
+{
+	(void)signo;
+	if (first_bad(cold, COLD_LEN, 20) == SIZE_MAX)
+		fill(cold, COLD_LEN, 21);
+	char *p = must_malloc(MIB);
+	fill(p, MIB, 1);
+	free(p);
+	seen++;
+}
+
+static void full_handler_mask(void)
+{
+	struct sigaction act = {.sa_handler = mask_handler};
+	sigfillset(&act.sa_mask);
+	sigaction(SIGUSR1, &act, NULL);
+	for (int i = 0; i < 3; i++) {
+		make_cold(20);
+		seen = 0;
+		raise(SIGUSR1);
+		CHECK_EQ("handler ran", 1, seen);
+		chill();
+		CHECK_FILL("handler's work with all signals blocked", cold, COLD_LEN, 21);
+	}
+	signal(SIGUSR1, SIG_DFL);
+}
+
+static void waiting(void)
+{
+	sigset_t *set_ = cold_alloc(PAGE);
+	siginfo_t *info = cold_alloc(PAGE);
+	struct timespec *ts = cold_alloc(PAGE);
+	int *number = cold_alloc(PAGE);
+	sigset_t old;
+	sigemptyset(set_);
+	sigaddset(set_, SIGUSR1);
+	sigaddset(set_, SIGUSR2);
+	sigprocmask(SIG_BLOCK, set_, &old);
+	kill(getpid(), SIGUSR1);
+	chill();
+	CHECK_EQ("sigwait", 0, sigwait(set_, number));
+	CHECK_EQ("sigwait signal", SIGUSR1, *number);
+	sigqueue(getpid(), SIGUSR2, (union sigval){.sival_int = 99});
+	chill();
+	CHECK_EQ("sigwaitinfo", SIGUSR2, sigwaitinfo(set_, info));
+	CHECK_EQ("sigwaitinfo value", 99, info->si_value.sival_int);
+	*ts = (struct timespec){0, 1000000};
+	chill();
+	CHECK_ERR("sigtimedwait times out", EAGAIN, sigtimedwait(set_, info, ts));
+	int fd = signalfd(-1, set_, SFD_CLOEXEC | SFD_NONBLOCK);
+	CHECK("signalfd", fd >= 0);
+	struct signalfd_siginfo *ssi = cold_alloc(PAGE);
+	sigqueue(getpid(), SIGUSR1, (union sigval){.sival_int = 123});
+	chill();
+	CHECK_EQ("read of a signalfd", sizeof *ssi, read(fd, ssi, PAGE));
+	CHECK_EQ("signalfd signal", SIGUSR1, ssi->ssi_signo);
+	CHECK_EQ("signalfd value", 123, ssi->ssi_int);
+	CHECK_ERR("signalfd is empty", EAGAIN, read(fd, ssi, PAGE));
+	close(fd);
+	set(SIGUSR1, note, 0);
+	kill(getpid(), SIGUSR1);
+	seen = 0;
+	sigemptyset(set_);
+	chill();
+	CHECK_ERR("sigsuspend", EINTR, sigsuspend(set_));
+	CHECK_EQ("sigsuspend let it through", SIGUSR1, seen);
+	sigprocmask(SIG_SETMASK, &old, NULL);
+	signal(SIGUSR1, SIG_DFL);
+}
+
+static sigjmp_buf jump;
+
+static void jump_out(int signo)
+{
+	(void)signo;
+	siglongjmp(jump, 1);
+}
+
+/* A handler that jumps out of a read() which waits, into a cold buffer: the buffer must stay an ordinary one. */
+static void jump_out_of_read(void)
+{
+	int fds[2];
+	CHECK_OK("pipe", pipe(fds));
+	struct sigaction act = {.sa_handler = jump_out}, old;
+	sigaction(SIGALRM, &act, &old);
+	for (volatile int i = 0; i < 12; i++) {
+		char *volatile p = must_malloc(MIB);
+		fill(p, MIB, (uint64_t)i);
+		chill();
+		if (sigsetjmp(jump, 1) == 0) {
+			struct itimerval once = {{0, 0}, {0, 5000}};
+			setitimer(ITIMER_REAL, &once, NULL);
+			ssize_t n = read(fds[0], p, MIB);
+			CHECK_EQ("read must be left by a jump", -2, n);
+		}
+		CHECK_FILL("buffer after the jump", p, MIB, (uint64_t)i);
+		chill();
+		CHECK_FILL("buffer after the jump and chill", p, MIB, (uint64_t)i);
+		CHECK_EQ("write", 3, write(fds[1], "abc", 3));
+		CHECK_EQ("read into the buffer later", 3, read(fds[0], p, MIB));
+		CHECK_MEM("its content", "abc", p, 3);
+		free(p);
+	}
+	sigaction(SIGALRM, &old, NULL);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static int tick_fd;
+
+static void tick(int signo)
+{
+	(void)signo;
+	ssize_t n = tick_fd >= 0 ? write(tick_fd, "tick", 4) : 0;
+	(void)n;
+	seen++;
+}
+
+static void interrupted(void)
+{
+	int fds[2];
+	CHECK_OK("pipe", pipe(fds));
+	char *p = must_malloc(MIB);
+	struct itimerval once = {{0, 0}, {0, 20000}};
+	struct sigaction act = {.sa_handler = tick};
+	fill(p, MIB, 30);
+	tick_fd = -1;
+	sigaction(SIGALRM, &act, NULL);
+	chill();
+	setitimer(ITIMER_REAL, &once, NULL);
+	CHECK_ERR("read is interrupted", EINTR, read(fds[0], p, MIB));
+	CHECK_FILL("buffer of the interrupted read", p, MIB, 30);
+	tick_fd = fds[1];
+	act.sa_flags = SA_RESTART;
+	sigaction(SIGALRM, &act, NULL);
+	chill();
+	setitimer(ITIMER_REAL, &once, NULL);
+	CHECK_EQ("read is restarted", 4, read(fds[0], p, MIB));
+	CHECK_MEM("what the handler wrote", "tick", p, 4);
+	tick_fd = -1;
+	act.sa_flags = 0;
+	sigaction(SIGALRM, &act, NULL);
+	fill(p, MIB, 31);
+	chill();
+	setitimer(ITIMER_REAL, &once, NULL);
+	CHECK_EQ("a write that fills a pipe returns its part", 65536, write(fds[1], p, MIB));
+	char *q = must_malloc(MIB);
+	CHECK_EQ("read", 65536, read(fds[0], q, MIB));
+	CHECK_FILL("the part", q, 65536, 31);
+	free(p);
+	free(q);
+	close(fds[0]);
+	close(fds[1]);
+	signal(SIGALRM, SIG_DFL);
+}
+
+static volatile sig_atomic_t thread_seen;
+
+static void thread_note(int signo)
+{
+	(void)signo;
+	thread_seen++;
+}
+
+static void *cold_reader(void *arg)
+{
+	(void)arg;
+	for (int i = 0; i < 20; i++)
+		CHECK_FILL("cold memory under directed signals", cold, COLD_LEN, 40);
+	return NULL;
+}
+
+static void directed(void)
+{
+	struct sigaction act = {.sa_handler = thread_note, .sa_flags = SA_RESTART};
+	sigaction(SIGUSR1, &act, NULL);
+	make_cold(40);
+	pthread_t t[4];
+	for (size_t i = 0; i < NELEM(t); i++)
+		pthread_create(&t[i], NULL, cold_reader, NULL);
+	for (int i = 0; i < 200; i++) {
+		pthread_kill(t[i % 4], SIGUSR1);
+		if (i % 50 == 0)
+			chill();
+		usleep(200);
+	}
+	for (size_t i = 0; i < NELEM(t); i++)
+		pthread_join(t[i], NULL);
+	CHECK("handlers ran", thread_seen > 0);
+	signal(SIGUSR1, SIG_DFL);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"reports", reports},	{"sent", sent},		  {"defaults", defaults},
+		{"bus_error", bus_error}, {"wild", wild},	  {"full_mask", full_mask},
+		{"full_handler_mask", full_handler_mask},	  {"waiting", waiting},
+		{"jump_out_of_read", jump_out_of_read},		  {"interrupted", interrupted},
+		{"directed", directed},
+	};
+	return run_groups(argc, argv, groups, NELEM(groups));
+}

@@ -1,0 +1,283 @@
+/* Socket calls with every pointer in cold memory. Usage: sem_sockets [MIB] [GROUP]; MIB (default 16) makes it cold. */
+#include "check.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define LEN (10 * PAGE)
+
+static void *cold_page(int byte)
+{
+	void *p = cold_alloc(PAGE);
+	memset(p, byte, PAGE);
+	return p;
+}
+
+static void pair(int type, int fds[2])
+{
+	CHECK_OK("socketpair", socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fds));
+}
+
+static void send_recv(void)
+{
+	int *fds = cold_page(0);
+	char *src = cold_alloc(LEN), *dst = cold_alloc(LEN);
+	fill(src, LEN, 1);
+	memset(dst, 0xee, LEN);
+	chill();
+	CHECK_OK("socketpair into cold memory", socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+	CHECK_EQ("send", LEN, send(fds[0], src, LEN, 0));
+	chill();
+	CHECK_EQ("recv PEEK", 100, recv(fds[1], dst, 100, MSG_PEEK));
+	CHECK_EQ("recv", LEN, recv(fds[1], dst, LEN, MSG_WAITALL));
+	CHECK_FILL("recv content", dst, LEN, 1);
+	CHECK_EQ("write", 3, write(fds[0], src, 3));
+	chill();
+	CHECK_EQ("recv returns what there is", 3, recv(fds[1], dst, LEN, 0));
+	CHECK_ERR("recv when there is nothing", EAGAIN, recv(fds[1], dst, LEN, MSG_DONTWAIT));
+	close(fds[0]);
+	CHECK_EQ("recv after the other end closed", 0, recv(fds[1], dst, LEN, 0));
+	CHECK_ERR("send after the other end closed", EPIPE, send(fds[1], src, LEN, MSG_NOSIGNAL));
+	close(fds[1]);
+}
+
+/* One call, one datagram: never cut or joined. */
+static void datagrams(void)
+{
+	int fds[2];
+	char *src = cold_alloc(LEN), *dst = cold_alloc(LEN);
+	fill(src, LEN, 2);
+	pair(SOCK_DGRAM, fds);
+	chill();
+	CHECK_EQ("send", LEN, send(fds[0], src, LEN, 0));
+	CHECK_EQ("send", 10, send(fds[0], src + 5000, 10, 0));
+	CHECK_EQ("send of an empty one", 0, send(fds[0], src, 0, 0));
+	CHECK_EQ("send", 20, send(fds[0], src, 20, 0));
+	memset(dst, 0xee, LEN);
+	chill();
+	CHECK_EQ("recv", LEN, recv(fds[1], dst, LEN, 0));
+	CHECK_FILL("content", dst, LEN, 2);
+	memset(dst, 0xee, LEN);
+	chill();
+	CHECK_EQ("recv of a short one into a long buffer", 10, recv(fds[1], dst, LEN, 0));
+	CHECK_MEM("content", src + 5000, dst, 10);
+	CHECK_BYTE("no more is written", dst + 10, LEN - 10, 0xee);
+	CHECK_EQ("recv of an empty one", 0, recv(fds[1], dst, LEN, 0));
+	CHECK_EQ("recv into a short buffer", 7, recv(fds[1], dst, 7, 0));
+	CHECK_ERR("its rest is gone", EAGAIN, recv(fds[1], dst, 7, MSG_DONTWAIT));
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void messages(void)
+{
+	int fds[2];
+	char *src = cold_alloc(LEN), *dst = cold_alloc(LEN), *ctl = cold_page(0);
+	struct msghdr *msg = cold_page(0);
+	struct iovec *iov = cold_page(0);
+	pair(SOCK_STREAM, fds);
+	fill(src, LEN, 3);
+	int file = temp_file();
+	CHECK_EQ("write", 5, write(file, "hello", 5));
+	iov[0] = (struct iovec){src, 5000};
+	iov[1] = (struct iovec){src + 5000, 300};
+	*msg = (struct msghdr){.msg_iov = iov, .msg_iovlen = 2, .msg_control = ctl, .msg_controllen = CMSG_SPACE(sizeof(int))};
+	struct cmsghdr *c = CMSG_FIRSTHDR(msg);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &file, sizeof file);
+	chill();
+	CHECK_EQ("sendmsg with a descriptor", 5300, sendmsg(fds[0], msg, 0));
+	close(file);
+	memset(ctl, 0, PAGE);
+	iov[0] = (struct iovec){dst, 100};
+	iov[1] = (struct iovec){dst + 100, LEN - 100};
+	*msg = (struct msghdr){.msg_iov = iov, .msg_iovlen = 2, .msg_control = ctl, .msg_controllen = PAGE};
+	chill();
+	CHECK_EQ("recvmsg", 5300, recvmsg(fds[1], msg, MSG_CMSG_CLOEXEC));
+	CHECK_FILL("recvmsg content", dst, 5300, 3);
+	CHECK_EQ("recvmsg flags", MSG_CMSG_CLOEXEC, msg->msg_flags);
+	c = CMSG_FIRSTHDR(msg);
+	if (CHECK("control data", c && c->cmsg_type == SCM_RIGHTS && msg->msg_controllen == CMSG_SPACE(sizeof(int)))) {
+		memcpy(&file, CMSG_DATA(c), sizeof file);
+		CHECK_EQ("read of the passed descriptor", 5, pread(file, dst, 10, 0));
+		CHECK_MEM("its content", "hello", dst, 5);
+		close(file);
+	}
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void many_messages(void)
+{
+	enum { COUNT = 8 };
+	int fds[2];
+	char *src = cold_alloc(LEN), *dst = cold_alloc(LEN);
+	struct mmsghdr *out = cold_page(0), *in = cold_page(0);
+	struct iovec *iov = cold_page(0);
+	struct timespec *ts = cold_page(0);
+	pair(SOCK_DGRAM, fds);
+	fill(src, LEN, 4);
+	for (size_t i = 0; i < COUNT; i++) {
+		iov[i] = (struct iovec){src + i * PAGE, 100 + i * 400};
+		out[i].msg_hdr = (struct msghdr){.msg_iov = &iov[i], .msg_iovlen = 1};
+		iov[COUNT + i] = (struct iovec){dst + i * PAGE, PAGE};
+		in[i].msg_hdr = (struct msghdr){.msg_iov = &iov[COUNT + i], .msg_iovlen = 1};
+	}
+	chill();
+	CHECK_EQ("sendmmsg", COUNT, sendmmsg(fds[0], out, COUNT, 0));
+	ts->tv_sec = 5;
+	chill();
+	CHECK_EQ("recvmmsg", COUNT, recvmmsg(fds[1], in, COUNT, 0, ts));
+	for (size_t i = 0; i < COUNT; i++) {
+		CHECK_EQ("sendmmsg length", 100 + i * 400, out[i].msg_len);
+		CHECK_EQ("recvmmsg length", 100 + i * 400, in[i].msg_len);
+		CHECK_MEM("recvmmsg content", src + i * PAGE, dst + i * PAGE, 100 + i * 400);
+	}
+	CHECK_ERR("recvmmsg when there is nothing", EAGAIN, recvmmsg(fds[1], in, COUNT, MSG_DONTWAIT, NULL));
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void options_(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), *value = cold_page(0xee);
+	socklen_t *len = cold_page(0);
+	if (fd < 0) {
+		skip("options", "no internet sockets: %s", strerror(errno));
+		return;
+	}
+	*len = sizeof *value;
+	chill();
+	CHECK_OK("getsockopt", getsockopt(fd, SOL_SOCKET, SO_TYPE, value, len));
+	CHECK_EQ("getsockopt value", SOCK_STREAM, *value);
+	CHECK_EQ("getsockopt length", sizeof *value, *len);
+	*value = 1;
+	chill();
+	CHECK_OK("setsockopt", setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, value, sizeof *value));
+	*value = 0;
+	chill();
+	CHECK_OK("getsockopt", getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, value, len));
+	CHECK("setsockopt took effect", *value != 0);
+	struct linger *lin = cold_page(0);
+	*lin = (struct linger){1, 7};
+	chill();
+	CHECK_OK("setsockopt SO_LINGER", setsockopt(fd, SOL_SOCKET, SO_LINGER, lin, sizeof *lin));
+	close(fd);
+}
+
+/* A connection over the loopback: addresses and lengths in cold memory on both ends. */
+static void addresses(void)
+{
+	struct sockaddr_in *at = cold_page(0), *peer = cold_page(0xee);
+	socklen_t *len = cold_page(0);
+	char *src = cold_alloc(LEN), *dst = cold_alloc(LEN);
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	at->sin_family = AF_INET;
+	at->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	chill();
+	if (listener < 0 || bind(listener, (struct sockaddr *)at, sizeof *at) < 0) {
+		skip("addresses", "no loopback: %s", strerror(errno));
+		return;
+	}
+	CHECK_OK("listen", listen(listener, 5));
+	*len = sizeof *at;
+	chill();
+	CHECK_OK("getsockname", getsockname(listener, (struct sockaddr *)at, len));
+	CHECK("getsockname port", at->sin_port != 0);
+	chill();
+	CHECK_OK("connect", connect(client, (struct sockaddr *)at, sizeof *at));
+	*len = PAGE;
+	chill();
+	int server = accept4(listener, (struct sockaddr *)peer, len, SOCK_CLOEXEC);
+	CHECK("accept", server >= 0);
+	CHECK_EQ("accept length", sizeof *peer, *len);
+	CHECK_EQ("accept family", AF_INET, peer->sin_family);
+	CHECK_EQ("accept address", htonl(INADDR_LOOPBACK), peer->sin_addr.s_addr);
+	*len = PAGE;
+	chill();
+	CHECK_OK("getpeername", getpeername(client, (struct sockaddr *)peer, len));
+	CHECK_EQ("getpeername port", at->sin_port, peer->sin_port);
+	fill(src, LEN, 5);
+	chill();
+	CHECK_EQ("send over TCP", LEN, send(client, src, LEN, 0));
+	CHECK_EQ("recv over TCP", LEN, recv(server, dst, LEN, MSG_WAITALL));
+	CHECK_FILL("content", dst, LEN, 5);
+	close(listener);
+	close(client);
+	close(server);
+	int a = socket(AF_INET, SOCK_DGRAM, 0), b = socket(AF_INET, SOCK_DGRAM, 0);
+	at->sin_port = 0;
+	CHECK_OK("bind", bind(a, (struct sockaddr *)at, sizeof *at));
+	*len = sizeof *at;
+	CHECK_OK("getsockname", getsockname(a, (struct sockaddr *)at, len));
+	chill();
+	CHECK_EQ("sendto", 3000, sendto(b, src, 3000, 0, (struct sockaddr *)at, sizeof *at));
+	memset(peer, 0xee, sizeof *peer);
+	*len = PAGE;
+	chill();
+	CHECK_EQ("recvfrom", 3000, recvfrom(a, dst, LEN, 0, (struct sockaddr *)peer, len));
+	CHECK_FILL("recvfrom content", dst, 3000, 5);
+	CHECK_EQ("recvfrom length", sizeof *peer, *len);
+	CHECK_EQ("recvfrom address", htonl(INADDR_LOOPBACK), peer->sin_addr.s_addr);
+	close(a);
+	close(b);
+}
+
+static void names(void)
+{
+	struct sockaddr_un *un = cold_page(0);
+	socklen_t len = sizeof *un;
+	struct ucred *cred = cold_page(0xee);
+	socklen_t *cred_len = cold_page(0);
+	int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0), client = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	un->sun_family = AF_UNIX;
+	snprintf(un->sun_path + 1, sizeof un->sun_path - 1, "farpage-test-%d", (int)getpid());
+	chill();
+	CHECK_OK("bind", bind(listener, (struct sockaddr *)un, len));
+	CHECK_OK("listen", listen(listener, 1));
+	CHECK_OK("connect", connect(client, (struct sockaddr *)un, len));
+	int server = accept(listener, NULL, NULL);
+	*cred_len = sizeof *cred;
+	chill();
+	CHECK_OK("SO_PEERCRED", getsockopt(server, SOL_SOCKET, SO_PEERCRED, cred, cred_len));
+	CHECK_EQ("SO_PEERCRED pid", getpid(), cred->pid);
+	char *src = cold_alloc(LEN), *dst = cold_alloc(LEN);
+	fill(src, LEN, 6);
+	chill();
+	CHECK_EQ("send of a packet", 9000, send(client, src, 9000, 0));
+	CHECK_EQ("send of a packet", 5, send(client, src, 5, 0));
+	chill();
+	CHECK_EQ("read of a packet", 9000, read(server, dst, LEN));
+	CHECK_FILL("content", dst, 9000, 6);
+	CHECK_EQ("read of the next packet", 5, read(server, dst, LEN));
+	close(listener);
+	close(client);
+	close(server);
+	struct addrinfo *hints = cold_page(0), **result = cold_page(0);
+	char *host = cold_page(0);
+	strcpy(host, "127.0.0.1");
+	hints->ai_flags = AI_NUMERICHOST;
+	chill();
+	if (CHECK_EQ("getaddrinfo", 0, getaddrinfo(host, "80", hints, result))) {
+		CHECK_EQ("getaddrinfo family", AF_INET, (*result)->ai_family);
+		freeaddrinfo(*result);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"send_recv", send_recv}, {"datagrams", datagrams}, {"messages", messages}, {"many_messages", many_messages},
+		{"options", options_},	  {"addresses", addresses}, {"names", names},
+	};
+	return run_groups(argc, argv, groups, NELEM(groups));
+}

@@ -1,0 +1,456 @@
+/* Threads, their stacks and locks, coroutines. Usage: sem_threads [MIB] [GROUP]; MIB (default 16) is the size of the
+ * block that threads share and of the one that makes memory cold. */
+#include "check.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+
+#define THREADS 8
+
+static char *block;
+
+static void run_threads(size_t count, void *(*body)(void *))
+{
+	pthread_t t[32];
+	for (size_t i = 0; i < count; i++)
+		CHECK_EQ("pthread_create", 0, pthread_create(&t[i], NULL, body, (void *)i));
+	for (size_t i = 0; i < count; i++)
+		CHECK_EQ("pthread_join", 0, pthread_join(t[i], NULL));
+}
+
+static void *own_blocks(void *arg)
+{
+	uint64_t me = (uintptr_t)arg;
+	for (uint64_t round = 0; round < 20; round++) {
+		size_t len = 1000 + mix64(me * 100 + round) % (2 * MIB);
+		char *p = must_malloc(len), *q = map_anon(len);
+		fill(p, len, me * 1000 + round);
+		fill(q, len, me * 2000 + round);
+		CHECK_FILL("malloc'd block of a thread", p, len, me * 1000 + round);
+		p = opaque(realloc(p, len * 2));
+		CHECK_FILL("realloc'd block of a thread", p, len, me * 1000 + round);
+		CHECK_FILL("mapped block of a thread", q, len, me * 2000 + round);
+		free(p);
+		munmap(q, len);
+	}
+	return NULL;
+}
+
+static void allocating(void)
+{
+	run_threads(32, own_blocks);
+}
+
+static void *read_all_of_it(void *arg)
+{
+	(void)arg;
+	CHECK_FILL("block read by all threads", block, size_mb * MIB, 1);
+	return NULL;
+}
+
+/* All threads fault on the same pages at the same time. */
+static void same_pages(void)
+{
+	block = map_anon(size_mb * MIB);
+	fill(block, size_mb * MIB, 1);
+	for (int i = 0; i < 3; i++) {
+		chill();
+		run_threads(THREADS, read_all_of_it);
+	}
+	munmap(block, size_mb * MIB);
+}
+
+static void *count_up(void *arg)
+{
+	size_t words = size_mb * MIB / 8, step = 509;
+	atomic_ullong *w = (void *)block;
+	for (size_t i = 0; i < words; i += step)
+		atomic_fetch_add(&w[(i + (uintptr_t)arg * 4096) % words / step * step], 1);
+	return NULL;
+}
+
+static void shared_counters(void)
+{
+	block = map_anon(size_mb * MIB);
+	size_t words = size_mb * MIB / 8, step = 509;
+	run_threads(THREADS, count_up);
+	uint64_t sum = 0;
+	for (size_t i = 0; i < words; i += step)
+		sum += ((uint64_t *)(void *)block)[i];
+	CHECK_EQ("no addition is lost", THREADS * ((words + step - 1) / step), sum);
+	munmap(block, size_mb * MIB);
+}
+
+static void *write_stripes(void *arg)
+{
+	size_t me = (uintptr_t)arg, words = size_mb * MIB / 8;
+	uint64_t *w = (void *)block;
+	for (uint64_t round = 1; round <= 3; round++) {
+		for (size_t i = me; i < words; i += THREADS)
+			w[i] = mix64(i + round);
+		for (size_t i = me; i < words; i += THREADS * 7) {
+			if (!CHECK_EQ("word of a page that all threads write", mix64(i + round), w[i]))
+				return NULL;
+		}
+	}
+	return NULL;
+}
+
+/* Every page is written by every thread, each its own words. */
+static void same_pages_written(void)
+{
+	block = map_anon(size_mb * MIB);
+	run_threads(THREADS, write_stripes);
+	for (size_t i = 0; i < size_mb * MIB / 8; i++) {
+		if (!CHECK_EQ("word at the end", mix64(i + 3), ((uint64_t *)(void *)block)[i]))
+			break;
+	}
+	munmap(block, size_mb * MIB);
+}
+
+static __attribute__((noinline)) uint64_t recurse(int n)
+{
+	volatile uint64_t frame[100];
+	for (size_t i = 0; i < NELEM(frame); i++)
+		frame[i] = (uint64_t)n * 100 + i;
+	if (n == 300)
+		chill();
+	uint64_t below = n < 600 ? recurse(n + 1) : 0;
+	for (size_t i = 0; i < NELEM(frame); i++) {
+		if (frame[i] != (uint64_t)n * 100 + i)
+			return 1000000;
+	}
+	return below + 1;
+}
+
+static void *deep_thread(void *arg)
+{
+	char local[3000];
+	fill(local, sizeof local, 5);
+	if (arg)
+		CHECK("stack lies where it was set", local >= (char *)arg && local < (char *)arg + MIB);
+	CHECK_EQ("recursion", 601, recurse(0));
+	char *p = must_malloc(MIB);
+	fill(p, MIB, 6);
+	chill();
+	CHECK_FILL("local variables", local, sizeof local, 5);
+	CHECK_FILL("malloc'd block", p, MIB, 6);
+	free(p);
+	return (void *)0x77;
+}
+
+static void stacks(void)
+{
+	pthread_attr_t *attr = must_malloc(sizeof *attr);
+	for (int mapped = 0; mapped < 2; mapped++) {
+		for (int round = 0; round < 3; round++) {
+			char *stack = mapped ? map_anon(MIB) : opaque(aligned_alloc(PAGE, MIB));
+			pthread_t t;
+			void *result = NULL;
+			fill(stack, MIB, 7);
+			chill();
+			pthread_attr_init(attr);
+			CHECK_EQ("pthread_attr_setstack", 0, pthread_attr_setstack(attr, stack, MIB));
+			CHECK_EQ("pthread_create on it", 0, pthread_create(&t, attr, deep_thread, stack));
+			pthread_join(t, &result);
+			CHECK_EQ("result of the thread", 0x77, (uintptr_t)result);
+			pthread_attr_destroy(attr);
+			if (mapped)
+				munmap(stack, MIB);
+			else
+				free(stack);
+		}
+	}
+	free(attr);
+	run_threads(1, deep_thread);
+}
+
+static int cancel_fds[2];
+static volatile int cleaned;
+
+static void clean(void *arg)
+{
+	CHECK_FILL("buffer of a cancelled read", arg, MIB, 8);
+	free(arg);
+	cleaned++;
+}
+
+static void *blocked_reader(void *arg)
+{
+	char *p = must_malloc(MIB);
+	int old;
+	if (arg)
+		pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
+	fill(p, MIB, 8);
+	pthread_cleanup_push(clean, p);
+	ssize_t n = read(cancel_fds[0], p, MIB);
+	CHECK_EQ("a cancelled read does not return", -2, n);
+	pthread_cleanup_pop(1);
+	return NULL;
+}
+
+static void cancel(void)
+{
+	CHECK_OK("pipe", pipe(cancel_fds));
+	for (uintptr_t i = 0; i < 10; i++) {
+		pthread_t t;
+		void *result = NULL;
+		cleaned = 0;
+		pthread_create(&t, NULL, blocked_reader, (void *)(i & 1));
+		sleep_ms(20);
+		chill();
+		CHECK_EQ("pthread_cancel", 0, pthread_cancel(t));
+		CHECK_EQ("pthread_join", 0, pthread_join(t, &result));
+		CHECK("was cancelled", result == PTHREAD_CANCELED);
+		CHECK_EQ("cleanup ran", 1, cleaned);
+	}
+	CHECK_EQ("the pipe is whole", 3, write(cancel_fds[1], "abc", 3));
+	char *p = must_malloc(MIB);
+	CHECK_EQ("read later", 3, read(cancel_fds[0], p, MIB));
+	free(p);
+	close(cancel_fds[0]);
+	close(cancel_fds[1]);
+}
+
+static __thread char local_block[256 * 1024];
+static pthread_key_t key;
+static atomic_int destroyed;
+
+static void destroy(void *p)
+{
+	CHECK_FILL("block given to a key's destructor", p, MIB, 9);
+	free(p);
+	destroyed++;
+}
+
+static void *local_user(void *arg)
+{
+	uint64_t me = (uintptr_t)arg;
+	CHECK_ZERO("fresh thread-local memory", local_block, sizeof local_block);
+	fill(local_block, sizeof local_block, me);
+	char *p = must_malloc(MIB);
+	fill(p, MIB, 9);
+	pthread_setspecific(key, p);
+	for (int i = 0; i < 3; i++) {
+		own_blocks(arg);
+		CHECK_FILL("thread-local memory", local_block, sizeof local_block, me);
+	}
+	return NULL;
+}
+
+static void locals(void)
+{
+	CHECK_EQ("pthread_key_create", 0, pthread_key_create(&key, destroy));
+	destroyed = 0;
+	run_threads(THREADS, local_user);
+	CHECK_EQ("destructors", THREADS, destroyed);
+	pthread_key_delete(key);
+}
+
+/* Locks of all kinds, each on a cold page of its own. */
+struct locks {
+	_Alignas(4096) pthread_mutex_t mutex;
+	_Alignas(4096) pthread_rwlock_t rwlock;
+	_Alignas(4096) pthread_spinlock_t spin;
+	_Alignas(4096) pthread_barrier_t barrier;
+	_Alignas(4096) sem_t sem;
+	_Alignas(4096) uint64_t counts[4];
+};
+static struct locks *locks;
+
+static void *lock_user(void *arg)
+{
+	for (int i = 0; i < 2000; i++) {
+		pthread_mutex_lock(&locks->mutex);
+		locks->counts[0]++;
+		pthread_mutex_unlock(&locks->mutex);
+		pthread_rwlock_wrlock(&locks->rwlock);
+		locks->counts[1]++;
+		pthread_rwlock_unlock(&locks->rwlock);
+		pthread_rwlock_rdlock(&locks->rwlock);
+		uint64_t now = locks->counts[1];
+		CHECK("count under a read lock", now == locks->counts[1]);
+		pthread_rwlock_unlock(&locks->rwlock);
+		pthread_spin_lock(&locks->spin);
+		locks->counts[2]++;
+		pthread_spin_unlock(&locks->spin);
+		while (sem_wait(&locks->sem) < 0)
+			;
+		locks->counts[3]++;
+		sem_post(&locks->sem);
+		if (i % 500 == 0) {
+			pthread_barrier_wait(&locks->barrier);
+			if (arg == NULL)
+				chill();
+			pthread_barrier_wait(&locks->barrier);
+		}
+	}
+	return NULL;
+}
+
+static void locking(void)
+{
+	locks = opaque(aligned_alloc(PAGE, sizeof *locks));
+	memset(locks, 0, sizeof *locks);
+	pthread_mutex_init(&locks->mutex, NULL);
+	pthread_rwlock_init(&locks->rwlock, NULL);
+	pthread_spin_init(&locks->spin, 0);
+	pthread_barrier_init(&locks->barrier, NULL, THREADS);
+	sem_init(&locks->sem, 0, 1);
+	run_threads(THREADS, lock_user);
+	for (size_t i = 0; i < 4; i++)
+		CHECK_EQ("count under a lock", THREADS * 2000, locks->counts[i]);
+	free(locks);
+}
+
+static void *die_with_lock(void *arg)
+{
+	pthread_mutex_lock(arg);
+	return NULL;
+}
+
+static void robust(void)
+{
+	pthread_mutexattr_t attr;
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	pthread_mutex_t *m = (void *)((char *)must_malloc(4 * PAGE) + PAGE);
+	pthread_mutex_init(m, &attr);
+	for (int i = 0; i < 3; i++) {
+		pthread_t t;
+		pthread_create(&t, NULL, die_with_lock, m);
+		pthread_join(t, NULL);
+		chill();
+		CHECK_EQ("lock of a dead owner", EOWNERDEAD, pthread_mutex_lock(m));
+		CHECK_EQ("made consistent", 0, pthread_mutex_consistent(m));
+		CHECK_EQ("unlock", 0, pthread_mutex_unlock(m));
+	}
+	free((char *)m - PAGE);
+	struct locks *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_mutex_init(&shared->mutex, &attr);
+	pid_t pid = fork();
+	if (pid == 0) {
+		pthread_mutex_lock(&shared->mutex);
+		_exit(0);
+	}
+	CHILD_EXPECT("child that dies with a lock", pid, 0);
+	CHECK_EQ("lock of a dead process", EOWNERDEAD, pthread_mutex_lock(&shared->mutex));
+	munmap(shared, sizeof *shared);
+}
+
+#define ROUTINES 16
+#define ROUTINE_STACK (256 * 1024)
+static ucontext_t *main_context, *contexts[ROUTINES];
+static size_t finished_routines;
+
+static void routine(int me)
+{
+	size_t len = size_mb * MIB / ROUTINES;
+	char local[20000], *p = must_malloc(len);
+	for (uint64_t round = 0; round < 5; round++) {
+		fill(local, sizeof local, (uint64_t)me + round);
+		fill(p, len, (uint64_t)me * 10 + round);
+		swapcontext(contexts[me], main_context);
+		CHECK_FILL("a coroutine's stack", local, sizeof local, (uint64_t)me + round);
+		CHECK_FILL("a coroutine's block", p, len, (uint64_t)me * 10 + round);
+	}
+	free(p);
+	finished_routines++;
+}
+
+static void coroutines(void)
+{
+	char *stacks_[ROUTINES];
+	main_context = must_malloc(sizeof *main_context);
+	for (int i = 0; i < ROUTINES; i++) {
+		contexts[i] = must_malloc(sizeof **contexts);
+		stacks_[i] = must_malloc(ROUTINE_STACK);
+		getcontext(contexts[i]);
+		contexts[i]->uc_stack.ss_sp = stacks_[i];
+		contexts[i]->uc_stack.ss_size = ROUTINE_STACK;
+		contexts[i]->uc_link = main_context;
+		makecontext(contexts[i], (void (*)(void))(void *)routine, 1, i);
+	}
+	for (int round = 0; round < 6; round++) {
+		for (int i = 0; i < ROUTINES; i++)
+			swapcontext(main_context, contexts[i]);
+		chill();
+	}
+	CHECK_EQ("coroutines that came to their end", ROUTINES, finished_routines);
+	for (int i = 0; i < ROUTINES; i++) {
+		free(contexts[i]);
+		free(stacks_[i]);
+	}
+	free(main_context);
+}
+
+static jmp_buf *far_jump;
+
+static volatile int jump_depth;
+
+static __attribute__((noinline)) void jump_from(int n)
+{
+	volatile char frame[2000];
+	frame[0] = frame[1999] = (char)n;
+	if (n == jump_depth)
+		longjmp(*far_jump, 5);
+	if (n < 1000)
+		jump_from(n + 1);
+	frame[1] = frame[0];
+}
+
+static void long_jumps(void)
+{
+	far_jump = must_malloc(sizeof *far_jump);
+	for (volatile int i = 0; i < 10; i++) {
+		int came = setjmp(*far_jump);
+		if (came == 0) {
+			chill();
+			jump_depth = 200;
+			jump_from(0);
+		}
+		CHECK_EQ("longjmp through a cold jmp_buf", 5, came);
+	}
+	free(far_jump);
+}
+
+static atomic_int detached_left;
+
+static void *detached_thread(void *arg)
+{
+	own_blocks(arg);
+	detached_left--;
+	return NULL;
+}
+
+static void detached(void)
+{
+	pthread_attr_t attr;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	detached_left = THREADS;
+	for (size_t i = 0; i < THREADS; i++) {
+		pthread_t t;
+		CHECK_EQ("pthread_create", 0, pthread_create(&t, &attr, detached_thread, (void *)i));
+	}
+	for (int i = 0; i < 6000 && detached_left; i++)
+		sleep_ms(10);
+	CHECK_EQ("detached threads left", 0, detached_left);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"allocating", allocating}, {"same_pages", same_pages}, {"shared_counters", shared_counters},
+		{"same_pages_written", same_pages_written}, {"stacks", stacks}, {"cancel", cancel},
+		{"locals", locals},	    {"locking", locking},	{"robust", robust},
+		{"coroutines", coroutines}, {"long_jumps", long_jumps}, {"detached", detached},
+	};
+	return run_groups(argc, argv, groups, NELEM(groups));
+}

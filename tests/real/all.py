@@ -1,0 +1,61 @@
+"""`make test`: unit tests, the C programs, the quick suite, the ordinary user's suite; then one line of totals."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+from common import BUILD, ROOT
+
+UNIT_JSON = BUILD / "unit.json"
+
+
+def unit_tests():
+    """Runs `cargo test`, shows it as it goes, and returns (passed, failed, names of ignored tests)."""
+    passed = failed = 0
+    ignored = []
+    command = [os.environ.get("CARGO", "cargo"), "test", "--workspace", "--no-fail-fast"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as cargo:
+        for line in cargo.stdout:
+            print(line, end="", flush=True)
+            if result := re.match(r"test result: .*? (\d+) passed; (\d+) failed", line):
+                passed += int(result[1])
+                failed += int(result[2])
+            elif skipped := re.match(r"test (.+) \.\.\. ignored", line):
+                ignored.append(skipped[1])
+    if cargo.returncode != 0 and failed == 0:
+        failed = 1  # it did not compile, or a test binary crashed
+    UNIT_JSON.write_text(json.dumps({"passed": passed, "failed": failed, "skipped": ignored}))
+    return passed, failed, len(ignored)
+
+
+def suite(name, json_name):
+    """Runs one suite of run.py; a suite that crashes counts as one failure."""
+    path = BUILD / json_name
+    path.unlink(missing_ok=True)
+    subprocess.run([sys.executable, ROOT / "tests/real/run.py", "--suite", name, "--json", path], cwd=ROOT)
+    try:
+        verdicts = [result["verdict"] for result in json.loads(path.read_text())["results"]]
+    except (OSError, ValueError):
+        print(f"FAIL suite {name}: it wrote no results")
+        return 0, 1, 0
+    return verdicts.count("PASS"), verdicts.count("FAIL"), verdicts.count("SKIP")
+
+
+def main():
+    BUILD.mkdir(exist_ok=True)
+    counts = [unit_tests()]
+    made = subprocess.run(["make", "--no-print-directory", "programs"], cwd=ROOT)
+    if made.returncode != 0:
+        counts.append((0, 1, 0))
+        print("FAIL tests/programs: they did not build")
+    counts.append(suite("quick", "real.json"))
+    counts.append(suite("user", "real-user.json"))
+    passed, failed, skipped = (sum(column) for column in zip(*counts))
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

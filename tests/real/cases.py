@@ -1,0 +1,162 @@
+"""Runs one Case: without farpage to learn the truth (kept in build/truth), then under farpage, and compares."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from common import BUILD, FARPAGE, NOBODY, Result, Skip, WORK, allowed_mib, check, limit_mib
+from proc import Job, Leftovers, Limits
+from programs import compile_java
+
+TRUTH = BUILD / "truth"
+
+
+def fresh_directory(name, as_user=False):
+    """An empty directory build/run/NAME, the current directory of a run."""
+    path = BUILD / "run" / name.replace("/", "-")
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    if as_user and os.geteuid() == 0:
+        (path / "tmp").mkdir()
+        os.chown(path / "tmp", NOBODY, NOBODY)
+        os.chown(path, NOBODY, NOBODY)
+    return path
+
+
+def require(commands):
+    for command in commands:
+        if not shutil.which(command):
+            raise Skip(f"{command} is not installed")
+
+
+def prepare(case):
+    """Makes the input and what is compiled, once."""
+    require(case.needs)
+    if "javac" in case.needs:
+        compile_java()
+    if case.input and not Path(case.input).exists():
+        Path(case.input).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            subprocess.run([str(word) for word in case.make_input], check=True, timeout=300)
+        except BaseException:
+            Path(case.input).unlink(missing_ok=True)
+            raise
+
+
+def digest(directory, outputs, prefix):
+    """Of stdout and every output file."""
+    total = hashlib.sha256()
+    for name in (f"{prefix}.out", *outputs):
+        with open(directory / name, "rb") as source:
+            while part := source.read(1 << 20):
+                total.update(part)
+        total.update(b"/")
+    return total.hexdigest()
+
+
+def truth(case):
+    """What the program does with enough RAM: exit code, digest, seconds, MiB of anonymous memory it needs."""
+    key = hashlib.sha256(repr((case.argv, case.env, case.outputs)).encode())
+    for source in sorted(WORK.glob("*.*")):
+        key.update(source.read_bytes())
+    path = TRUTH / f"{case.name}-{key.hexdigest()[:16]}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    directory = fresh_directory(f"{case.name}-plain")
+    with Job(case.argv, Limits(case.timeout_s), directory, env=case.env, prefix="run") as job:
+        code = job.wait()
+        check(code is not None, f"without farpage: no end within {case.timeout_s:.0f} s")
+        job.settle()
+    known = {"code": code, "digest": digest(directory, case.outputs, "run"), "seconds": job.seconds}
+    known["need_mib"] = job.sampler.held if job.sampler else None
+    check(code == 0, f"without farpage: exit code {code}: {tail(job.err)}")
+    TRUTH.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(known))
+    return known
+
+
+def tail(path, lines=3):
+    text = Path(path).read_text(errors="replace").strip().splitlines()
+    return " / ".join(text[-lines:])[-400:]
+
+
+def farpage_run(budget_mib, delivery, stats=None, extra=(), quiet=True):
+    """The words before the program's own."""
+    words = [FARPAGE, "run", "--ram", size(budget_mib), "--delivery", delivery, *extra]
+    if stats:
+        words += ["--stats-json", stats]
+    return [*words, *(["-q"] if quiet else []), "--"]
+
+
+def size(mib):
+    return f"{mib:.0f}M" if mib == int(mib) else f"{mib * 1024:.0f}K"
+
+
+def read_stats(path):
+    try:
+        return json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise AssertionError(f"--stats-json: {error}") from error
+
+
+def swapped_out(stats):
+    """Pages that left RAM as programs see it, to any tier."""
+    return stats.get("pswpout", 0) + stats.get("zswpout", 0) + stats.get("swpout_zero", 0)
+
+
+def measure(result, job):
+    """The memory figures of a job, into the result, and the checks on them."""
+    if job.sampler:
+        result.anon_peak_mib = max(result.anon_peak_mib or 0, job.sampler.anon)
+        result.shmem_peak_mib = max(result.shmem_peak_mib or 0, job.sampler.shmem)
+        result.held_peak_mib = max(result.held_peak_mib or 0, job.sampler.held)
+        allowed = allowed_mib(result.budget_mib)
+        check(job.oom_kills() == 0, f"{job.oom_kills()} OOM kills in the cgroup")
+        check(job.sampler.anon <= allowed, f"anonymous peak {job.sampler.anon:.1f} MiB, allowed {allowed:.1f}")
+
+
+def check_nothing_left(job, leftovers):
+    check(not job.settle(), f"still running at the end: {', '.join(job.left_behind)}")
+    check(not leftovers.new(), f"left behind: {', '.join(leftovers.new())}")
+    files = [entry.name for entry in (job.cwd / "tmp").iterdir()]
+    check(not files, f"left in TMPDIR: {', '.join(files)}")
+
+
+def run_case(case, delivery, as_user=False):
+    """The whole test of one program. Failures come as AssertionError text in the result."""
+    result = Result(f"{case.name}/{delivery}{'/user' if as_user else ''}", budget_mib=case.budget_mib)
+    try:
+        prepare(case)
+        known = truth(case)
+        result.need_mib, result.plain_s = known["need_mib"], known["seconds"]
+        _under_farpage(case, delivery, as_user, known, result)
+    except Skip as skip:
+        result.verdict, result.why = "SKIP", str(skip)
+    except (AssertionError, subprocess.SubprocessError, OSError) as error:
+        result.verdict, result.why = "FAIL", str(error)
+    return result
+
+
+def _under_farpage(case, delivery, as_user, known, result):
+    directory = fresh_directory(result.name, as_user)
+    stats = directory / "stats.json"
+    leftovers = Leftovers()
+    argv = farpage_run(case.budget_mib, delivery, stats) + case.argv
+    limits = Limits(case.timeout_s, limit_mib(case.budget_mib), as_user)
+    with Job(argv, limits, directory, env=case.env) as job:
+        code = job.wait()
+        result.farpage_s = job.seconds
+        if job.no_cgroup:
+            result.why = f"budget not checked: {job.no_cgroup}"
+        check(code is not None, f"no end within {case.timeout_s:.0f} s: {tail(job.err)}")
+        ooms = f", {job.oom_kills()} OOM kills" if job.oom_kills() else ""
+        check(code == known["code"], f"exit code {code} for {known['code']}{ooms}: {tail(job.err)}")
+        check_nothing_left(job, leftovers)
+        check(digest(directory, case.outputs, "run") == known["digest"], "another output than without farpage")
+        measure(result, job)
+    if case.must_swap:
+        check(swapped_out(read_stats(stats)) > 0, "nothing was swapped out: the program fits in its budget")
+    shutil.rmtree(directory, ignore_errors=True)

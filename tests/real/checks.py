@@ -1,0 +1,246 @@
+"""The command itself: exit codes, streams, summary, refusals, what it writes about a run."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from common import FARPAGE, Skip, check
+from context import numpy_sort, test
+
+ALL = ("quick", "soak", "user")
+STATS_KEYS = (
+    "schema ram_budget_bytes peak_tree_bytes pgmajfault pswpin pswpout zswpin zswpout swpin_zero swpout_zero "
+    "swap_ra swap_ra_hit thp_swpout thp_swpout_fallback thp_swpin"
+).split()
+
+
+def run_words(*options):
+    return [FARPAGE, "run", *options, "--"]
+
+
+@test("exit-codes", ALL)
+def exit_codes(context):
+    denied = context.directory / "not-executable"
+    denied.write_text("text\n")
+    table = [
+        (["true"], 0),
+        (["sh", "-c", "exit 3"], 3),
+        (["sh", "-c", "exit 255"], 255),
+        (["/nonexistent/program"], 127),
+        (["no-such-command-anywhere"], 127),
+        ([denied], 126),
+        ([context.directory], 126),
+    ]
+    for name in ("SIGKILL", "SIGTERM", "SIGSEGV", "SIGINT", "SIGHUP", "SIGPIPE", "SIGABRT", "SIGUSR1"):
+        number = getattr(signal, name)
+        table.append((["sh", "-c", f"ulimit -c 0; kill -{number} $$"], 128 + number))
+    for argv, expected in table:
+        got = context.plain(run_words("-q", "--ram", "64M") + argv).code
+        check(got == expected, f"{argv}: exit code {got}, expected {expected}")
+
+
+@test("own-errors", ALL)
+def own_errors(context):
+    for words in (
+        ["--ram", "banana"],
+        ["--ram", "0"],
+        ["--ram", "-5M"],
+        ["--ram", "300%"],
+        ["--no-such-option"],
+        ["--delivery", "pigeon"],
+        ["--huge", "always"],
+        ["--huge", "madvise"],
+        ["--readahead", "psychic"],
+    ):
+        refused(context, words)
+    for argv in ([FARPAGE, "run"], [FARPAGE, "run", "--ram", "64M"], [FARPAGE, "run", "--ram", "64M", "--"]):
+        got = context.plain(argv).code
+        check(got == 125, f"{argv[1:]}: exit code {got}, expected 125")
+
+
+def refused(context, words, argv=("sh", "-c", "echo started"), pattern=None):
+    """Refused by our own error, clearly, before the command starts."""
+    got = context.plain([FARPAGE, "run", *words, "--", *argv])
+    check(got.code == 125, f"{words} {argv[0]}: exit code {got.code}, expected 125: {got.err[-200:]}")
+    check("started" not in got.out, f"{words}: the command was started")
+    check(got.err_lines(), f"{words}: no message")
+    check("panicked" not in got.err, f"{words}: {got.err[:300]}")
+    if pattern:
+        told = re.search(pattern, got.err, re.I)
+        check(told, f"{words} {argv[0]}: the message does not say {pattern}: {got.err[:300]}")
+    return got
+
+
+@test("budget-too-small", ALL)
+def budget_too_small(context):
+    got = refused(context, ["--ram", "64K"])
+    sizes = re.findall(r"\b(\d+(?:\.\d+)?) ?([KMG])", got.err)
+    check(any((number, unit) != ("64", "K") for number, unit in sizes), f"the smallest budget is not named: {got.err}")
+    number, unit = [size for size in sizes if size != ("64", "K")][-1]
+    works = context.plain(run_words("-q", "--ram", f"{number}{unit}") + ["true"])
+    check(works.code == 0, f"the budget it names, {number}{unit}, does not work: {works.err[-200:]}")
+
+
+@test("streams", ALL)
+def streams(context):
+    source = context.directory / "input"
+    source.write_bytes(bytes(range(256)) * 500)
+    got = context.plain(run_words("--ram", "64M") + ["cat"], stdin=source)
+    out = (context.directory / "run1.out").read_bytes()
+    check(out == source.read_bytes(), "stdout is not what the program wrote")
+    check(got.err_lines(), "no summary on stderr")
+    quiet = context.plain(run_words("--ram", "64M", "-q") + ["sh", "-c", "echo out; echo err >&2"])
+    check(quiet.out == "out\n", f"stdout with -q: {quiet.out!r}")
+    check(quiet.err == "err\n", f"stderr with -q: {quiet.err!r}")
+
+
+@test("arguments", ALL)
+def arguments(context):
+    words = ["a b", "", "*", "--ram", "-q", "--", "\u00e9", "$HOME"]
+    script = 'printf "%s|" "$0" "$@"'
+    got = context.plain(run_words("-q", "--ram", "64M") + ["sh", "-c", script, "zero", *words])
+    check(got.out == "|".join(["zero", *words]) + "|", f"arguments changed: {got.out!r}")
+
+
+@test("process-group", ALL)
+def process_group(context):
+    with context.start(64, ["sh", "-c", "ps -o pgid=,sid= -p $$; exec sleep 0.1"]) as job:
+        group = job.process.pid
+        check(job.wait() == 0, "exit code")
+        got = job.out.read_text().split()
+        check(got == [str(group), str(group)], f"process group and session {got}, expected {group} of both")
+
+
+@test("interrupt", ALL)
+def interrupt(context):
+    """Ctrl-C reaches the whole group: the program decides, farpage reports its exit code."""
+    script = 'trap "echo caught; exit 7" INT; echo ready; while :; do sleep 0.05; done'
+    with context.start(64, ["sh", "-c", script]) as job:
+        wait_for_text(job, "ready")
+        os.killpg(job.process.pid, signal.SIGINT)
+        code = job.wait()
+        check(code == 7, f"exit code {code}, expected the program's own 7")
+        check("caught" in job.out.read_text(), "the program did not see the signal")
+
+
+def wait_for_text(job, text, seconds=15):
+    deadline = time.monotonic() + seconds
+    while text not in job.out.read_text(errors="replace"):
+        check(time.monotonic() < deadline, f"{text!r} not written within {seconds} s: {job.err.read_text()[-200:]}")
+        time.sleep(0.02)
+
+
+@test("file-descriptors", ALL)
+def file_descriptors(context):
+    """The program sees no descriptor below 100 that it would not have without farpage."""
+    look = ["sh", "-c", "ls /proc/self/fd | awk '$1 < 100' | tr '\\n' ' '"]
+    wanted = context.plain(look).out
+    got = context.plain(run_words("-q", "--ram", "64M") + look).out
+    check(got == wanted, f"descriptors {got!r}, without farpage {wanted!r}")
+
+
+@test("summary", ALL)
+def summary(context):
+    got = context.budget_run(48, numpy_sort(128), quiet=False)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-200:]}")
+    for word in ("budget", "peak", "p50", "p99"):
+        check(word in got.err.lower(), f"the summary does not tell {word!r}: {got.err[-600:]}")
+    missing = [key for key in STATS_KEYS if key not in got.stats]
+    check(not missing, f"--stats-json has no {', '.join(missing)}")
+    check(got.stats["ram_budget_bytes"] == 48 << 20, f"ram_budget_bytes {got.stats['ram_budget_bytes']}")
+    check(got.stats["pgmajfault"] > 0, "no major faults in a run of 3 times its budget")
+    check(got.stats["peak_tree_bytes"] <= (48 << 20) * 1.05 + (16 << 20), f"peak {got.stats['peak_tree_bytes']}")
+
+
+@test("copied-binary", ALL)
+def copied_binary(context):
+    """The command works after being copied elsewhere, from another directory, with a relative path."""
+    place = context.directory / "else where"
+    place.mkdir()
+    copy = place / "fp"
+    shutil.copy(FARPAGE, copy)
+    context.own(place)
+    stats = context.directory / "copied.json"
+    argv = [copy, "run", "-q", "--ram", "48M", "--stats-json", stats, "--", *numpy_sort(128)]
+    got = context.plain(argv)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]}")
+    counts = json.loads(stats.read_text())
+    check(counts["pgmajfault"] > 0, "the copied binary managed no memory")
+    relative = context.plain(["sh", "-c", "cd 'else where' && ./fp run -q --ram 48M -- pwd"])
+    check(relative.out.strip() == str(place), f"current directory: {relative.out!r} {relative.err[-200:]}")
+
+
+@test("doctor", ALL)
+def doctor(context):
+    text = context.plain([FARPAGE, "doctor"])
+    check(text.out.strip(), "doctor says nothing")
+    got = context.plain([FARPAGE, "doctor", "--json"])
+    json.loads(got.out)
+    check(got.code == 0, f"doctor --json: exit code {got.code} where farpage run works: {got.out[-300:]}")
+
+
+@test("stat", ALL)
+def stat(context):
+    hold = "import time; a = b'x' * (96 << 20); print('ready', flush=True); time.sleep(20); print(a[-1])"
+    with context.start(48, ["python3", "-c", hold]) as job:
+        wait_for_text(job, "ready")
+        pid = str(job.process.pid)
+        got = context.plain([FARPAGE, "stat", pid])
+        check(got.code == 0 and len(got.out.splitlines()) >= 2, f"stat: {got.code} {got.out!r} {got.err[-200:]}")
+        got = context.plain([FARPAGE, "stat", pid, "0.2", "2", "--json"])
+        lines = [json.loads(line) for line in got.out.splitlines() if line.strip()]
+        check(got.code == 0 and len(lines) == 2, f"stat --json: {got.code} {got.out!r} {got.err[-200:]}")
+    gone = context.plain([FARPAGE, "stat", pid])
+    check(gone.code != 0 and gone.err_lines(), "stat of an ended tree succeeds")
+
+
+def compile_c(context, name, *flags, source='#include <stdio.h>\nint main(void) { puts("started"); return 0; }\n'):
+    """A small C program in the test's directory."""
+    code = context.directory / f"{name}.c"
+    code.write_text(source)
+    made = subprocess.run(["gcc", *flags, "-o", context.directory / name, code], capture_output=True, text=True)
+    if made.returncode != 0:
+        raise Skip(f"gcc {' '.join(flags)}: {made.stderr.splitlines()[-1] if made.stderr else 'failed'}")
+    return context.directory / name
+
+
+@test("static-program", ALL)
+def static_program(context):
+    program = compile_c(context, "static", "-static")
+    refused(context, ["--ram", "64M"], (program,), "static")
+    child = context.plain(run_words("-q", "--ram", "64M") + ["sh", "-c", f"'{program}'; echo $?"])
+    check(child.out == "started\n0\n", f"a static child of a managed program: {child.out!r} {child.err[-200:]}")
+
+
+@test("setuid-program", ALL)
+def setuid_program(context):
+    if os.geteuid() != 0:
+        raise Skip("making a setuid program of another user needs root")
+    program = compile_c(context, "setuid")
+    os.chown(program, 0 if context.as_user else 65533, 0)
+    program.chmod(0o4755)
+    refused(context, ["--ram", "64M"], (program,), "set.?uid")
+
+
+@test("wrong-architecture", ALL)
+def wrong_architecture(context):
+    program = compile_c(context, "foreign")
+    image = bytearray(program.read_bytes())
+    image[18:20] = (183).to_bytes(2, "little")  # e_machine: AArch64
+    program.write_bytes(image)
+    refused(context, ["--ram", "64M"], (program,), "arch|machine|aarch64|arm")
+
+
+@test("thread-needs-privilege", ("user",))
+def thread_needs_privilege(context):
+    """An ordinary user without full userfaultfd is told what is missing."""
+    allowed = Path("/proc/sys/vm/unprivileged_userfaultfd").read_text().strip() == "1"
+    device = Path("/dev/userfaultfd")
+    if allowed or (device.exists() and device.stat().st_mode & 0o006):
+        raise Skip("every user may use all of userfaultfd here")
+    refused(context, ["--ram", "64M", "--delivery", "thread"], pattern="sysctl|ptrace|/dev/userfaultfd")

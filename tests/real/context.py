@@ -1,0 +1,139 @@
+"""What the tests that are not plain programs are written with: a registry, and a Context to run commands in."""
+
+import dataclasses
+import os
+import shutil
+
+from cases import check_nothing_left, farpage_run, fresh_directory, measure, read_stats, require
+from common import NOBODY, VENV_PYTHON, WORK, Result, Skip, limit_mib
+from proc import Job, Leftovers, Limits
+
+REGISTRY = []
+
+
+@dataclasses.dataclass
+class Test:
+    """A test function and where it runs. `per_delivery`: once for each delivery of the suite, else once."""
+
+    name: str
+    function: object
+    suites: tuple
+    per_delivery: bool
+
+
+def test(name, suites=("quick", "soak"), per_delivery=False):
+    """Registers a function of one Context as a test."""
+    def register(function):
+        REGISTRY.append(Test(name, function, suites, per_delivery))
+        return function
+
+    return register
+
+
+def numpy_sort(mib):
+    """The words of a NumPy program that needs `mib` MiB."""
+    require((str(VENV_PYTHON),))
+    return [VENV_PYTHON, WORK / "np_sort.py", mib]
+
+
+class Outcome:
+    """What a finished command left: code, out, err (text), stats when it ran under farpage with them."""
+
+    def __init__(self, code, job, stats_path):
+        self.code = code
+        self.out = job.out.read_text(errors="replace")
+        self.err = job.err.read_text(errors="replace")
+        self.seconds = job.seconds
+        self._stats_path = stats_path
+
+    @property
+    def stats(self):
+        return read_stats(self._stats_path)
+
+    def err_lines(self):
+        return [line for line in self.err.splitlines() if line.strip()]
+
+
+class Context:
+    """One test's name, directory, delivery and result."""
+
+    def __init__(self, name, delivery, suite, as_user=False):
+        self.delivery = delivery
+        self.suite = suite
+        self.as_user = as_user
+        self.soak = suite == "soak"
+        self.result = Result(name)
+        self.directory = fresh_directory(name, as_user)
+        self.leftovers = Leftovers()
+        self._runs = 0
+
+    def start(self, budget_mib, argv, timeout_s=60, extra=(), quiet=True, **job_options):
+        """Starts `farpage run` in a cgroup that holds it to the budget; a Job, to be used by `with`."""
+        self.result.budget_mib = budget_mib
+        self._runs += 1
+        self.stats_path = self.directory / f"stats{self._runs}.json"
+        words = farpage_run(budget_mib, self.delivery, self.stats_path, extra, quiet)
+        limits = Limits(timeout_s, limit_mib(budget_mib), self.as_user)
+        return Job([*words, *argv], limits, self.directory, prefix=f"run{self._runs}", **job_options)
+
+    def budget_run(self, budget_mib, argv, **options):
+        """Runs to the end and checks what every run must keep: in time, budget kept, nothing left behind."""
+        with self.start(budget_mib, argv, **options) as job:
+            code = job.wait()
+            if code is None:
+                raise AssertionError(f"{argv[0]}: no end within {job.limits.timeout_s:.0f} s: {last_words(job)}")
+            self.finish(job)
+            return Outcome(code, job, self.stats_path)
+
+    def finish(self, job):
+        """What holds at the end of every run under farpage: nothing left behind, the budget kept."""
+        if job.no_cgroup:
+            self.result.why = f"budget not checked: {job.no_cgroup}"
+        self.result.farpage_s = (self.result.farpage_s or 0) + job.seconds
+        check_nothing_left(job, self.leftovers)
+        measure(self.result, job)
+
+    def stats(self):
+        """Of the latest run."""
+        return read_stats(self.stats_path)
+
+    def plain(self, argv, timeout_s=60, **job_options):
+        """Runs a command as it is (it may be farpage itself with its own words), without cgroup."""
+        self._runs += 1
+        limits = Limits(timeout_s, None, self.as_user, use_cgroup=False)
+        with Job(argv, limits, self.directory, prefix=f"run{self._runs}", **job_options) as job:
+            code = job.wait()
+            if code is None:
+                raise AssertionError(f"{argv[0]}: no end within {timeout_s} s")
+            return Outcome(code, job, None)
+
+    def own_file(self, name, content):
+        """A new file in the test's directory that belongs to the user the test runs as."""
+        path = self.directory / name
+        path.write_bytes(content)
+        return self.own(path)
+
+    def own(self, path):
+        """Gives a file to the user the test runs as."""
+        if self.as_user and os.geteuid() == 0:
+            os.chown(path, NOBODY, NOBODY)
+        return path
+
+
+def last_words(job):
+    lines = (job.out.read_text(errors="replace") + job.err.read_text(errors="replace")).strip().splitlines()
+    return " / ".join(lines[-3:])[-400:]
+
+
+def run_test(entry, delivery, suite, as_user=False):
+    """Runs a registered test and returns its Result."""
+    name = entry.name + (f"/{delivery}" if entry.per_delivery else "") + ("/user" if as_user else "")
+    context = Context(name, delivery, suite, as_user)
+    try:
+        entry.function(context)
+        shutil.rmtree(context.directory, ignore_errors=True)
+    except Skip as skip:
+        context.result.verdict, context.result.why = "SKIP", str(skip)
+    except (AssertionError, OSError, ValueError) as error:
+        context.result.verdict, context.result.why = "FAIL", f"{error}" or type(error).__name__
+    return context.result

@@ -1,0 +1,101 @@
+"""The real programs: how each is started, what it writes, how large it is, and the budget it gets.
+
+`scale` 1 is for `make test` (each needs 3 to 5 times its budget, sized to seconds), 4 for the soak: sizes and budgets
+grow with it.
+"""
+
+import dataclasses
+import subprocess
+
+from common import BUILD, VENV_PYTHON, WORK
+
+INPUTS = BUILD / "inputs"
+
+
+@dataclasses.dataclass
+class Case:
+    """A program whose output is known from a run without farpage."""
+
+    name: str
+    budget_mib: float
+    argv: list
+    needs: tuple = ()  # commands that must exist
+    make_input: list | None = None  # command that makes the input file, once
+    input: object = None  # its path
+    outputs: tuple = ()  # files it writes in its directory, compared besides stdout
+    env: dict = dataclasses.field(default_factory=dict)
+    timeout_s: float = 150
+    must_swap: bool = True  # it needs several times its budget, so a run without swap-out tests nothing
+    thread_in_quick: bool = False  # also run by --delivery thread in the quick suite
+    as_user: bool = False  # part of the ordinary user's suite
+
+
+def compile_java():
+    """The class file of work/Big.java, in build/inputs."""
+    made = INPUTS / "Big.class"
+    source = WORK / "Big.java"
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+        INPUTS.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["javac", "-d", INPUTS, source], check=True, timeout=120)
+    return INPUTS
+
+
+def python_cases(scale):
+    numpy = (str(VENV_PYTHON),)
+    order = int(3300 * scale**0.5)
+    everywhere = {"thread_in_quick": True, "as_user": True}
+    return [
+        Case("np-sort", 80 * scale, [VENV_PYTHON, WORK / "np_sort.py", 256 * scale], numpy, **everywhere),
+        Case("np-solve", 80 * scale, [VENV_PYTHON, WORK / "np_solve.py", order, 4], numpy, timeout_s=300),
+        Case("mp-fork", 80 * scale, [VENV_PYTHON, WORK / "mp_fork.py", 230 * scale], numpy, **everywhere),
+    ]
+
+
+def text_cases(scale):
+    lines = INPUTS / f"lines-{120 * scale}.txt"
+    short = INPUTS / f"lines-{16 * scale}.txt"
+    generate = ["python3", WORK / "gen_lines.py"]
+    stages = [
+        f"seq 1 {1200000 * scale}",
+        "awk '{k=($1*7919)%600011; c[k]++; print k, k%97} END {n=0; for (x in c) n++; print \"keys\", n}'",
+        f"sort -S {200 * scale}M --parallel=2",
+        "uniq -c",
+        "awk '{s=(s*31+$1*$2)%1000003; n++} END {print n, s}'",
+    ]
+    plain = {"LC_ALL": "C"}
+    sort = ["sort", "--parallel=2", "-S", f"{600 * scale}M", lines, "-o", "sorted.txt"]
+    xz = ["xz", "-9", "-T2", f"--block-size={6 * scale}MiB", "-c", short]
+    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 16 * scale]
+    pipeline = ["sh", "-c", " | ".join(stages)]
+    return [
+        Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain, as_user=True),
+        Case("xz-9", 40 * scale, xz, ("xz",), make_short, short, timeout_s=300),
+        Case("pipeline", 64 * scale, pipeline, ("seq", "awk", "sort", "uniq"), env=plain, as_user=True),
+    ]
+
+
+def language_cases(scale):
+    source = INPUTS / f"big-{scale}.c"
+    script = INPUTS / f"table-{scale}.sql"
+    pad = "z" * 130
+    expressions = ["-e", f"s/@ROWS@/{800000 * scale}/g", "-e", f"s/@PAD@/{pad}/g"]
+    write_sql = ["sh", "-c", 'out=$1; shift; exec sed "$@" >"$out"', "sh", script, *expressions, WORK / "table.sql"]
+    write_c = ["python3", WORK / "gen_c.py", source, 300 * scale, 200000 * scale]
+    sqlite = ["sqlite3", ":memory:", f".read {script}"]
+    gcc = ["gcc", "-O0", "-c", source, "-o", "big.o"]
+    node = ["node", f"--max-old-space-size={1000 * scale}", WORK / "big.js", 400 * scale]
+    heap = f"{600 * scale}m"
+    java = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", INPUTS, "Big"]
+    perl = ["perl", WORK / "hash.pl", 900000 * scale]
+    seed = {"PERL_HASH_SEED": "0"}
+    return [
+        Case("sqlite3", 64 * scale, sqlite, ("sqlite3",), write_sql, script, as_user=True),
+        Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
+        Case("perl", 88 * scale, perl, ("perl",), env=seed, thread_in_quick=True, as_user=True),
+        Case("node", 112 * scale, node, ("node",), timeout_s=300),
+        Case("java", 144 * scale, [*java, 300 * scale], ("java", "javac"), timeout_s=300),
+    ]
+
+
+def real_programs(scale):
+    return [*python_cases(scale), *text_cases(scale), *language_cases(scale)]

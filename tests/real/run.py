@@ -1,0 +1,166 @@
+"""Real programs under farpage, inside a memory cgroup that holds them to their budget.
+
+    run.py [--suite quick|soak|user] [--only NAME ...] [--delivery signal|thread|both] [--budget-check] [--list]
+           [--json FILE]
+
+quick: what `make test` runs. soak: larger and longer. user: as an ordinary user (uid 65534 when we are root), who has
+only UFFD_USER_MODE_ONLY. --budget-check: a test whose budget could not be checked counts as skipped.
+Exit code 0 when nothing failed.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+
+import checks  # noqa: F401 (registers its tests)
+import redis_test  # noqa: F401
+import semantics  # noqa: F401
+import stress  # noqa: F401
+import swapspec  # noqa: F401
+from cases import fresh_directory, run_case
+from cgroup import Cgroup, sweep
+from common import BUILD, FARPAGE, NOBODY, Result, Skip
+from context import REGISTRY, run_test
+from proc import Job, Limits, end_cleanly_on_signals
+from programs import real_programs
+
+COLUMNS = (
+    ("budget", "budget_mib", "{:.0f}"),
+    ("need", "need_mib", "{:.0f}"),
+    ("anon", "anon_peak_mib", "{:.1f}"),
+    ("shmem", "shmem_peak_mib", "{:.1f}"),
+    ("both", "held_peak_mib", "{:.1f}"),
+    ("plain s", "plain_s", "{:.2f}"),
+    ("farpage s", "farpage_s", "{:.2f}"),
+)
+
+
+def planned(suite, deliveries):
+    """(name, function that runs it) of every test of a suite, in order."""
+    as_user = suite == "user"
+    plan = []
+    for case in real_programs(4 if suite == "soak" else 1):
+        if as_user and not case.as_user:
+            continue
+        for delivery in deliveries:
+            if delivery == "thread" and suite == "quick" and not case.thread_in_quick and len(deliveries) > 1:
+                continue
+            name = f"{case.name}/{delivery}{'/user' if as_user else ''}"
+            plan.append((name, lambda case=case, delivery=delivery: run_case(case, delivery, as_user)))
+    for entry in REGISTRY:
+        if suite not in entry.suites:
+            continue
+        for delivery in deliveries if entry.per_delivery else ["auto"]:
+            name = entry.name + (f"/{delivery}" if entry.per_delivery else "") + ("/user" if as_user else "")
+            plan.append((name, lambda entry=entry, delivery=delivery: run_test(entry, delivery, suite, as_user)))
+    return plan
+
+
+def row(result):
+    cells = [f"{result.verdict:4} {result.name:36}"]
+    for title, field, form in COLUMNS:
+        value = getattr(result, field)
+        cells.append(("-" if value is None else form.format(value)).rjust(len(title) + 1))
+    return " ".join(cells) + (f"  {result.why}" if result.why else "")
+
+
+def header():
+    return f"     {'MiB, seconds':36} " + " ".join(title.rjust(len(title) + 1) for title, _, _ in COLUMNS)
+
+
+def budget_skip():
+    """A result that says by name that budgets can't be checked here, or None."""
+    try:
+        Cgroup(None).remove()
+        return None
+    except Skip as skip:
+        return Result("budget-check", "SKIP", str(skip))
+
+
+def user_skip(suite):
+    """A result that says that the ordinary user can't reach this checkout (it lies in root's home, say), or None."""
+    if suite != "user" or os.geteuid() != 0:
+        return None
+    limits = Limits(10, as_user=True, use_cgroup=False)
+    with Job(["test", "-x", FARPAGE], limits, fresh_directory("reach", True)) as job:
+        reached = job.wait() == 0
+    return None if reached else Result("user-suite", "SKIP", f"uid {NOBODY} can't reach {FARPAGE}")
+
+
+def run_one(name, function, strict):
+    """The result of one test; a defect of the harness itself is a failure too."""
+    try:
+        result = function()
+    except Exception as error:  # a harness bug must not hide the other tests
+        result = Result(name, "FAIL", f"{type(error).__name__}: {error}")
+    if strict and result.verdict == "PASS" and result.why.startswith("budget not checked"):
+        result.verdict = "SKIP"
+    if result.verdict == "SKIP":
+        print(f"SKIP {result.name}: {result.why}", flush=True)
+    else:
+        print(row(result), flush=True)
+    return result
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description="Real programs under farpage.")
+    parser.add_argument("--suite", choices=("quick", "soak", "user"), default="quick")
+    parser.add_argument("--only", action="append", default=[], help="tests whose name starts with this")
+    parser.add_argument("--delivery", choices=("signal", "thread", "both"))
+    parser.add_argument("--budget-check", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--json", default=BUILD / "real.json")
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    end_cleanly_on_signals()
+    # An ordinary user has no full userfaultfd, so the thread delivery is not tested as one.
+    chosen = options.delivery or ("signal" if options.suite == "user" else "both")
+    deliveries = ["signal", "thread"] if chosen == "both" else [chosen]
+    plan = planned(options.suite, deliveries)
+    if options.only:
+        plan = [item for item in plan if item[0].startswith(tuple(options.only))]
+    if options.list:
+        print("\n".join(name for name, _ in plan))
+        return 0
+    if not os.access(FARPAGE, os.X_OK):
+        print(f"run.py: {FARPAGE} is missing: make build", file=sys.stderr)
+        return 2
+    BUILD.mkdir(exist_ok=True)
+    sweep()
+    started = time.monotonic()
+    who = f"uid {NOBODY}" if options.suite == "user" and os.geteuid() == 0 else f"uid {os.geteuid()}"
+    print(f"suite {options.suite}: {len(plan)} tests as {who}\n{header()}", flush=True)
+    results = []
+    if skip := budget_skip():
+        print(f"SKIP {skip.name}: {skip.why}")
+        results.append(skip)
+    if skip := user_skip(options.suite):
+        print(f"SKIP {skip.name}: {skip.why}")
+        results.append(skip)
+        plan = []
+    for name, function in plan:
+        results.append(run_one(name, function, options.budget_check))
+    return report(options, results, time.monotonic() - started)
+
+
+def report(options, results, seconds):
+    counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in ("PASS", "FAIL", "SKIP")}
+    told = f"{counts['PASS']} passed, {counts['FAIL']} failed, {counts['SKIP']} skipped"
+    print(f"suite {options.suite}: {told}, {seconds:.0f} s")
+    for result in results:
+        if result.verdict == "FAIL":
+            print(f"FAIL {result.name}: {result.why}")
+    with open(options.json, "w") as out:
+        rows = [dataclasses.asdict(result) for result in results]
+        json.dump({"suite": options.suite, "seconds": round(seconds, 1), "results": rows}, out, indent=1)
+    return 1 if counts["FAIL"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

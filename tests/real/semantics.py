@@ -1,0 +1,72 @@
+"""The C programs of tests/programs: memory semantics, children and threads in great number, no memory left."""
+
+from cases import swapped_out
+from common import TESTS, Skip, check
+from context import REGISTRY, Test, test
+
+SEMANTICS = (
+    "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_exec sem_syscalls "
+    "sem_sockets sem_wait sem_bigio sem_threads"
+).split()
+AS_USER = ("sem_malloc", "sem_mmap", "sem_signals", "sem_fork", "sem_syscalls", "sem_threads")
+
+
+def program(name):
+    path = TESTS / name
+    if not path.exists():
+        raise Skip(f"{path} is not built (make programs)")
+    return path
+
+
+def failures(got):
+    """The lines in which a program says what is wrong, or how it ended."""
+    lines = [line for line in (got.out + got.err).splitlines() if line.startswith(("FAIL", "MISMATCH", "HANG"))]
+    return f"exit code {got.code}: " + (" / ".join(lines[:4]) or (got.out + got.err)[-300:])
+
+
+def semantics(name):
+    """The test of one sem_ program: data of 3 to 4 times a small budget, managed from the first byte."""
+    def run(context):
+        budget, mib = (64, 256) if context.soak else (24, 72)
+        timeout_s = 600 if context.soak else 120
+        got = context.budget_run(budget, [program(name), mib], timeout_s=timeout_s, extra=["--eager"])
+        check(got.code == 0, failures(got))
+        check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+    return run
+
+
+for _name in SEMANTICS:
+    _suites = ("quick", "soak", "user") if _name in AS_USER else ("quick", "soak")
+    REGISTRY.append(Test(_name, semantics(_name), _suites, True))
+
+
+@test("spawnmany", ("quick", "soak", "user"), per_delivery=True)
+def spawnmany(context):
+    got = context.budget_run(64, [program("spawnmany"), 192, 400], timeout_s=180)
+    check(got.code == 0, failures(got))
+
+
+@test("threadmany", ("quick", "soak", "user"), per_delivery=True)
+def threadmany(context):
+    got = context.budget_run(64, [program("threadmany"), 192], timeout_s=180)
+    check(got.code == 0, failures(got))
+
+
+@test("swap-full", ("quick", "soak", "user"), per_delivery=True)
+def swap_full(context):
+    """All swap is full: allocation says so (NULL, ENOMEM) and the program ends as it wants, with its data intact."""
+    swap = context.directory / "small"
+    words = ["--swap", "compressed:64M", "--swap", f"{swap}:128M"]
+    got = context.budget_run(64, [program("pressure"), 2048], timeout_s=120, extra=words)
+    check(got.code == 0, failures(got))
+    check("refused" in got.out, f"allocation never failed: {got.out[-100:]}")
+    reached = int(got.out.split("reached ")[1].split()[0])
+    check(reached > 128, f"it failed at {reached} MiB, with 128 MiB of swap file and 64 MiB of RAM")
+
+
+@test("tiny-budget", ("quick", "soak", "user"), per_delivery=True)
+def tiny_budget(context):
+    got = context.budget_run(16, [program("fill"), 64, 2], timeout_s=120)
+    check(got.code == 0, failures(got))
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")

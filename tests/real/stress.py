@@ -1,0 +1,106 @@
+"""The stress program in many shapes, and processes killed at random moments: no wrong byte, hang or leak."""
+
+import itertools
+import os
+import random
+import signal
+import time
+
+from cases import digest, require, truth
+from common import VENV_PYTHON, WORK, check
+from context import REGISTRY, Test, last_words, test
+from programs import Case
+from semantics import failures, program
+
+# budget MiB, threads, processes, timer signals per second
+QUICK_SHAPES = ((8, 1, 1, 0), (32, 2, 1, 0), (32, 8, 1, 200), (128, 32, 1, 0), (32, 2, 4, 0), (128, 8, 4, 200))
+QUICK_SECONDS = 10  # each; with both deliveries two minutes
+SOAK_SHAPES = tuple(
+    (budget, threads, procs, hertz)
+    for (budget, threads, procs), hertz in zip(
+        itertools.product((8, 32, 128), (1, 2, 8, 32), (1, 4)), itertools.cycle((0, 200, 0))
+    )
+)
+SOAK_SECONDS = 75  # each; 24 shapes by two deliveries: an hour
+
+
+def stress(shape, seconds):
+    budget, threads, procs, hertz = shape
+
+    def run(context):
+        seed = random.randrange(1 << 30)
+        argv = [program("stress"), "--seconds", seconds, "--threads", threads, "--procs", procs, "--mb", budget * 4]
+        argv += ["--seed", seed, *(["--signal", hertz] if hertz else [])]
+        extra = ["--eager"] if seed % 2 else []
+        try:
+            got = context.budget_run(budget, argv, timeout_s=seconds * 3 + 60, extra=extra)
+            check(got.code == 0, failures(got))
+            check("ok stress" in got.out, f"ended without 'ok stress': {got.out[-200:]}")
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}{' eager' if extra else ''}: {error}") from error
+
+    return run
+
+
+for _suite, _shapes, _seconds in (("quick", QUICK_SHAPES, QUICK_SECONDS), ("soak", SOAK_SHAPES, SOAK_SECONDS)):
+    for _shape in _shapes:
+        _name = "stress-{}M-{}t-{}p{}".format(*_shape[:3], "-signals" if _shape[3] else "")
+        REGISTRY.append(Test(_name, stress(_shape, _seconds), (_suite,), True))
+REGISTRY.append(Test("stress-32M-4t-2p-user", stress((32, 4, 2, 0), 10), ("user",), True))
+
+
+@test("kill-children", ("quick", "soak", "user"), per_delivery=True)
+def kill_children(context):
+    """SIGKILL to children at random moments: the rest of the tree goes on with the right bytes."""
+    kills, seconds = (600, 180) if context.soak else (40, 30)
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    argv = [program("killme"), 160, 4, kills, seconds]
+    with context.start(48, argv, timeout_s=seconds * 3 + 60) as job:
+        killed = set()
+        while job.process.poll() is None and time.monotonic() - job.started < seconds * 2:
+            time.sleep(rng.choice((0.01, 0.1, 0.2, 0.5)))
+            children = {int(line.split()[1]) for line in job.out.read_text().splitlines() if line.startswith("child ")}
+            if running := sorted((children - killed) & set(job.alive())):
+                victim = rng.choice(running)
+                killed.add(victim)
+                os.kill(victim, signal.SIGKILL)
+        code = job.wait()
+        check(code == 0, f"seed {seed}, {len(killed)} killed: exit code {code}: {last_words(job)}")
+        text = job.out.read_text()
+        check("ok killme" in text and "FAIL" not in text, f"seed {seed}: {last_words(job)}")
+        check(len(killed) >= kills // 4, f"only {len(killed)} children could be killed")
+        context.finish(job)
+
+
+SORT = Case("np-sort", 64, [VENV_PYTHON, WORK / "np_sort.py", 192], (str(VENV_PYTHON),))
+
+
+@test("kill-supervisor", ("quick", "soak", "user"), per_delivery=True)
+def kill_supervisor(context):
+    """SIGKILL to `farpage run` itself: the tree ends or goes on safely, and nothing is left behind."""
+    require(SORT.needs)
+    known = truth(SORT)
+    for delay in (0.05, 0.5, 1.5):
+        with context.start(SORT.budget_mib, SORT.argv) as job:
+            time.sleep(delay)
+            os.kill(job.process.pid, signal.SIGKILL)
+            job.wait()
+            left = job.settle(90)
+            check(not left, f"90 s after the supervisor's end still running: {left}")
+            text = job.out.read_text()
+            if "found" in text:
+                got = digest(context.directory, (), job.out.stem)
+                check(got == known["digest"], f"the tree went on and computed something else: {text}")
+            context.finish(job)
+
+
+@test("terminate-supervisor", ("quick", "soak", "user"))
+def terminate_supervisor(context):
+    """SIGTERM to `farpage run` reaches the program or ends the tree; nothing is left behind."""
+    with context.start(SORT.budget_mib, ["sh", "-c", "echo ready; exec sleep 30"]) as job:
+        time.sleep(0.5)
+        os.kill(job.process.pid, signal.SIGTERM)
+        code = job.wait()
+        check(code in (143, -15), f"exit code {code} after SIGTERM, expected 143")
+        context.finish(job)

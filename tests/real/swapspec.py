@@ -1,0 +1,127 @@
+"""--swap: what is used, and what is refused without being written to."""
+
+import os
+import subprocess
+
+from cases import swapped_out
+from checks import ALL, refused, run_words
+from common import Skip, check
+from context import numpy_sort, test
+
+@test("bad-specs", ALL)
+def bad_specs(context):
+    precious = context.own_file("precious", b"not yours\n" * 1000)
+    for spec in (
+        "",
+        "compressed:banana",
+        "compressed:0",
+        "/nonexistent/directory/file:64M",
+        f"{context.directory}:banana",
+        f"{context.directory}:-1",
+        f"{precious}:64M",
+        f"{precious}",
+        "/dev/null:64M",
+        "/proc/self/mem:64M",
+        "redis://127.0.0.1:1:64M",
+    ):
+        refused(context, ["--ram", "64M", "--swap", spec])
+    check(precious.read_bytes() == b"not yours\n" * 1000, "a file that is not ours was changed")
+    refused(context, ["--ram", "64M", "--swap", f"{context.directory}:64M", "--swap", "compressed:nonsense"])
+
+
+@test("swap-tiers", ALL)
+def swap_tiers(context):
+    """Each kind of place by itself and two in order; afterwards only a file that was named remains."""
+    place = context.directory / "swapfile"
+    for words in (
+        ["--swap", f"{context.directory}:512M"],
+        ["--swap", f"{place}:512M"],
+        ["--swap", "compressed:16M", "--swap", f"{context.directory}:512M"],
+    ):
+        got = context.budget_run(48, numpy_sort(128), extra=words)
+        check(got.code == 0 and "kept True sorted True" in got.out, f"{words}: {got.code} {got.err[-300:]}")
+        check(swapped_out(got.stats) > 0, f"{words}: nothing swapped out")
+        check(got.stats["pswpout"] > 0, f"{words}: pswpout 0, the file was not used")
+    names = {entry.name for entry in context.directory.iterdir()}
+    strange = [name for name in names if not name.startswith(("run", "stats", "tmp", "swapfile"))]
+    check(not strange, f"left in the swap directory: {strange}")
+
+
+class Loop:
+    """A loop device of our own over a new file; detached at the end."""
+
+    def __init__(self, context, mib):
+        self.file = context.directory / "disk.img"
+        with open(self.file, "wb") as image:
+            image.truncate(mib << 20)
+        made = subprocess.run(["losetup", "--find", "--show", self.file], capture_output=True, text=True)
+        if made.returncode != 0:
+            raise Skip(f"no loop device: {made.stderr.strip() or 'losetup failed'}")
+        self.device = made.stdout.strip()
+        self.mounted = None
+
+    def mount(self, context):
+        subprocess.run(["mkfs.ext4", "-q", "-F", self.device], check=True, capture_output=True)
+        place = context.directory / "mnt"
+        place.mkdir()
+        if subprocess.run(["mount", self.device, place], capture_output=True).returncode != 0:
+            raise Skip("mount is not permitted")
+        self.mounted = place
+        return place
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.mounted:
+            subprocess.run(["umount", self.mounted], capture_output=True)
+        subprocess.run(["losetup", "--detach", self.device], capture_output=True)
+
+
+def root_only():
+    if os.geteuid() != 0:
+        raise Skip("loop devices need root")
+
+
+@test("block-device", ("quick", "soak"))
+def block_device(context):
+    root_only()
+    with Loop(context, 512) as loop:
+        got = context.budget_run(48, numpy_sort(128), extra=["--swap", loop.device])
+        check(got.code == 0 and "kept True sorted True" in got.out, f"{got.code} {got.err[-300:]}")
+        check(got.stats["pswpout"] > 0, "the device was not used")
+
+
+@test("device-in-use", ("quick", "soak"))
+def device_in_use(context):
+    root_only()
+    with Loop(context, 64) as loop:
+        place = loop.mount(context)
+        (place / "file").write_text("precious")
+        subprocess.run(["sync", "-f", place], check=True)
+        before = loop.file.read_bytes()
+        refused(context, ["--ram", "64M", "--swap", loop.device])
+        subprocess.run(["sync", "-f", place], check=True)
+        check((place / "file").read_text() == "precious", "a mounted device was written to")
+        check(loop.file.read_bytes()[4 << 20 :] == before[4 << 20 :], "a mounted device was written to")
+
+
+@test("disk-full-at-start", ("quick", "soak"))
+def disk_full(context):
+    root_only()
+    with Loop(context, 32) as loop:
+        place = loop.mount(context)
+        refused(context, ["--ram", "64M", "--swap", f"{place}:256M"], pattern="space|full")
+        check(sorted(os.listdir(place)) == ["lost+found"], f"left on the full disk: {os.listdir(place)}")
+
+
+@test("default-swap-in-full-disk", ("quick", "soak"))
+def spec_without_size(context):
+    """A directory without a size is bounded by the free space: the run starts, and does not fill the disk up."""
+    root_only()
+    with Loop(context, 96) as loop:
+        place = loop.mount(context)
+        look = ["sh", "-c", 'df --output=avail -k "$0" | tail -1', place]
+        got = context.plain(run_words("-q", "--ram", "64M", "--swap", place) + look)
+        check(got.code == 0, f"exit code {got.code}: {got.err[-200:]}")
+        check(int(got.out) > 0, "the swap file took all free space of the disk")
