@@ -2,7 +2,13 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=src/shim.c");
-    cc::Build::new().file("src/shim.c").opt_level(2).flag("-fno-builtin").flag("-Wall").flag("-Wextra").compile("farpage_shim");
+    cc::Build::new()
+        .file("src/shim.c")
+        .opt_level(2)
+        .flag("-fno-builtin")
+        .flag("-Wall")
+        .flag("-Wextra")
+        .compile("farpage_shim");
     // References inside the archive members linked in (jemalloc, Rust's std) go to __wrap_X in the shim, raw system
     // calls; the exported X still serves the program.
     for name in ["mmap", "munmap", "mprotect", "madvise", "mremap"] {

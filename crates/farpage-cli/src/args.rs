@@ -88,7 +88,7 @@ pub struct RunArgs {
     pub huge: Huge,
 
     /// What is read ahead when a page is swapped in
-    #[arg(long, value_enum, env = "FARPAGE_READAHEAD", default_value_t = Readahead::None)]
+    #[arg(long, value_enum, env = "FARPAGE_READAHEAD", default_value_t = Readahead::Adaptive)]
     pub readahead: Readahead,
 
     /// Print a line of figures to stderr each second
@@ -177,7 +177,7 @@ pub enum Readahead {
 impl Readahead {
     #[must_use]
     pub fn is_built(self) -> bool {
-        self == Self::None
+        matches!(self, Self::None | Self::Adaptive)
     }
 }
 

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use farpage::snapshot::Snapshot;
 use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
 
-use crate::args::{DeliveryArg, RunArgs, parse_swap_list};
+use crate::args::{DeliveryArg, Readahead, RunArgs, parse_swap_list};
 use crate::elf::{self, Credentials, Refusal};
 use crate::json::{self, RunFacts};
 use crate::stat::Columns;
@@ -48,6 +48,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         follow: !args.no_follow,
         eager: args.eager,
         allow_io_uring: args.allow_io_uring,
+        readahead: args.readahead != Readahead::None,
         command: args.command.clone(),
         preload: preload::LIBRARY,
         on_tick: args.stats.then(ticker),
@@ -117,7 +118,7 @@ fn check_built(args: &RunArgs) -> Result<(), Failure> {
         return Err(not_built("huge", args.huge, "never"));
     }
     if !args.readahead.is_built() {
-        return Err(not_built("readahead", args.readahead, "none"));
+        return Err(not_built("readahead", args.readahead, "adaptive"));
     }
     Ok(())
 }

@@ -46,13 +46,19 @@ pub fn start() {
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.clamp(1, 8) as usize;
     let mut made = 0;
     for arena in ARENAS.iter().take((cpus * 2).min(ARENAS_MAX)) {
-        let config = ArenaConfig { hooks: &raw const HOOKS.0, metadata_use_hooks: false };
+        let config = ArenaConfig {
+            hooks: &raw const HOOKS.0,
+            metadata_use_hooks: false,
+        };
         let mut index: c_uint = 0;
         let mut size = size_of::<c_uint>();
         let name = c"experimental.arenas_create_ext";
         // SAFETY: jemalloc's documented call: the index comes out, the configuration goes in.
         let error = unsafe {
-            let (out, new) = (&mut index as *mut c_uint as *mut c_void, &config as *const ArenaConfig as *mut c_void);
+            let (out, new) = (
+                &mut index as *mut c_uint as *mut c_void,
+                &config as *const ArenaConfig as *mut c_void,
+            );
             je::mallctl(name.as_ptr(), out, &mut size, new, size_of::<ArenaConfig>())
         };
         if error != 0 {
@@ -77,7 +83,13 @@ fn bind() {
     // SAFETY: jemalloc's documented call: an arena index goes in.
     unsafe {
         let new = &arena as *const u32 as *mut c_void;
-        je::mallctl(c"thread.arena".as_ptr(), core::ptr::null_mut(), core::ptr::null_mut(), new, size_of::<c_uint>());
+        je::mallctl(
+            c"thread.arena".as_ptr(),
+            core::ptr::null_mut(),
+            core::ptr::null_mut(),
+            new,
+            size_of::<c_uint>(),
+        );
     }
 }
 
@@ -216,7 +228,13 @@ pub unsafe extern "C" fn mallopt(_param: c_int, _value: c_int) -> c_int {
 type HooksPtr = *mut je::extent_hooks_t;
 
 unsafe extern "C" fn extent_alloc(
-    _hooks: HooksPtr, wanted: *mut c_void, size: usize, align: usize, zero: *mut bool, commit: *mut bool, _arena: c_uint,
+    _hooks: HooksPtr,
+    wanted: *mut c_void,
+    size: usize,
+    align: usize,
+    zero: *mut bool,
+    commit: *mut bool,
+    _arena: c_uint,
 ) -> *mut c_void {
     if !wanted.is_null() {
         return core::ptr::null_mut();
@@ -248,44 +266,79 @@ fn may_grow(size: usize) -> bool {
 
 /// Extents are mapped writable at once; committing them is only a matter of counting.
 unsafe extern "C" fn extent_commit(
-    _hooks: HooksPtr, _address: *mut c_void, _size: usize, _offset: usize, length: usize, _arena: c_uint,
+    _hooks: HooksPtr,
+    _address: *mut c_void,
+    _size: usize,
+    _offset: usize,
+    length: usize,
+    _arena: c_uint,
 ) -> bool {
     !may_grow(length)
 }
 
 unsafe extern "C" fn extent_no_range(
-    _hooks: HooksPtr, _address: *mut c_void, _size: usize, _offset: usize, _length: usize, _arena: c_uint,
+    _hooks: HooksPtr,
+    _address: *mut c_void,
+    _size: usize,
+    _offset: usize,
+    _length: usize,
+    _arena: c_uint,
 ) -> bool {
     true
 }
 
 unsafe extern "C" fn extent_purge(
-    _hooks: HooksPtr, address: *mut c_void, _size: usize, offset: usize, length: usize, _arena: c_uint,
+    _hooks: HooksPtr,
+    address: *mut c_void,
+    _size: usize,
+    offset: usize,
+    length: usize,
+    _arena: c_uint,
 ) -> bool {
     mem::madvise(address as u64 + offset as u64, length as u64, libc::MADV_DONTNEED) < 0
 }
 
 /// Extents stay with jemalloc, which reuses them.
 unsafe extern "C" fn extent_keep(
-    _hooks: HooksPtr, _address: *mut c_void, _size: usize, _committed: bool, _arena: c_uint,
+    _hooks: HooksPtr,
+    _address: *mut c_void,
+    _size: usize,
+    _committed: bool,
+    _arena: c_uint,
 ) -> bool {
     true
 }
 
 unsafe extern "C" fn extent_destroy(
-    _hooks: HooksPtr, address: *mut c_void, size: usize, _committed: bool, _arena: c_uint,
+    _hooks: HooksPtr,
+    address: *mut c_void,
+    size: usize,
+    _committed: bool,
+    _arena: c_uint,
 ) {
     mem::munmap(address as u64, size as u64);
 }
 
 unsafe extern "C" fn extent_split(
-    _hooks: HooksPtr, _address: *mut c_void, _size: usize, _a: usize, _b: usize, _committed: bool, _arena: c_uint,
+    _hooks: HooksPtr,
+    _address: *mut c_void,
+    _size: usize,
+    _a: usize,
+    _b: usize,
+    _committed: bool,
+    _arena: c_uint,
 ) -> bool {
     false
 }
 
 unsafe extern "C" fn extent_merge(
-    _hooks: HooksPtr, _a: *mut c_void, _a_size: usize, _b: *mut c_void, _b_size: usize, _committed: bool, _arena: c_uint,
+    _hooks: HooksPtr,
+    _a: *mut c_void,
+    _a_size: usize,
+    _b: *mut c_void,
+    _b_size: usize,
+    _committed: bool,
+    _arena: c_uint,
 ) -> bool {
     false
 }

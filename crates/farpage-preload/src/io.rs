@@ -16,7 +16,10 @@ fn any_managed(iov: *const libc::iovec, count: c_int) -> bool {
         return false;
     }
     // SAFETY: the caller's array of `count` elements.
-    is_managed(iov as u64) || unsafe { core::slice::from_raw_parts(iov, count as usize) }.iter().any(|v| is_managed(v.iov_base as u64))
+    is_managed(iov as u64)
+        || unsafe { core::slice::from_raw_parts(iov, count as usize) }
+            .iter()
+            .any(|v| is_managed(v.iov_base as u64))
 }
 
 fn any_managed_in(msg: *const libc::msghdr) -> bool {
@@ -62,49 +65,117 @@ vector! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_int) -> isize {
     if !any_managed_in(msg) {
-        return call_real!(sendmsg as fn(c_int, *const libc::msghdr, c_int) -> isize, fd, msg, flags);
+        return call_real!(
+            sendmsg as fn(c_int, *const libc::msghdr, c_int) -> isize,
+            fd,
+            msg,
+            flags
+        );
     }
-    result(trap::perform(libc::SYS_sendmsg, [fd as u64, msg as u64, flags as u64, 0, 0, 0])) as isize
+    result(trap::perform(
+        libc::SYS_sendmsg,
+        [fd as u64, msg as u64, flags as u64, 0, 0, 0],
+    )) as isize
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> isize {
     if !any_managed_in(msg) {
-        return call_real!(recvmsg as fn(c_int, *mut libc::msghdr, c_int) -> isize, fd, msg, flags);
+        return call_real!(
+            recvmsg as fn(c_int, *mut libc::msghdr, c_int) -> isize,
+            fd,
+            msg,
+            flags
+        );
     }
-    result(trap::perform(libc::SYS_recvmsg, [fd as u64, msg as u64, flags as u64, 0, 0, 0])) as isize
+    result(trap::perform(
+        libc::SYS_recvmsg,
+        [fd as u64, msg as u64, flags as u64, 0, 0, 0],
+    )) as isize
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, msgs: *mut c_void, count: u32, flags: c_int) -> c_int {
     if !mm().is_active() {
-        return call_real!(sendmmsg as fn(c_int, *mut c_void, u32, c_int) -> c_int, fd, msgs, count, flags);
+        return call_real!(
+            sendmmsg as fn(c_int, *mut c_void, u32, c_int) -> c_int,
+            fd,
+            msgs,
+            count,
+            flags
+        );
     }
-    result(trap::perform(libc::SYS_sendmmsg, [fd as u64, msgs as u64, u64::from(count), flags as u64, 0, 0])) as c_int
+    result(trap::perform(
+        libc::SYS_sendmmsg,
+        [fd as u64, msgs as u64, u64::from(count), flags as u64, 0, 0],
+    )) as c_int
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(fd: c_int, msgs: *mut c_void, count: u32, flags: c_int, timeout: *mut libc::timespec) -> c_int {
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    msgs: *mut c_void,
+    count: u32,
+    flags: c_int,
+    timeout: *mut libc::timespec,
+) -> c_int {
     if !mm().is_active() {
         return call_real!(
             recvmmsg as fn(c_int, *mut c_void, u32, c_int, *mut libc::timespec) -> c_int,
-            fd, msgs, count, flags, timeout
+            fd,
+            msgs,
+            count,
+            flags,
+            timeout
         );
     }
-    let args = [fd as u64, msgs as u64, u64::from(count), flags as u64, timeout as u64, 0];
+    let args = [
+        fd as u64,
+        msgs as u64,
+        u64::from(count),
+        flags as u64,
+        timeout as u64,
+        0,
+    ];
     result(trap::perform(libc::SYS_recvmmsg, args)) as c_int
 }
 
 type Iov = *const libc::iovec;
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn process_vm_readv(pid: c_int, local: Iov, locals: u64, remote: Iov, remotes: u64, flags: u64) -> isize {
-    across(libc::SYS_process_vm_readv, pid, (local, locals), (remote, remotes), flags)
+pub unsafe extern "C" fn process_vm_readv(
+    pid: c_int,
+    local: Iov,
+    locals: u64,
+    remote: Iov,
+    remotes: u64,
+    flags: u64,
+) -> isize {
+    across(
+        libc::SYS_process_vm_readv,
+        pid,
+        (local, locals),
+        (remote, remotes),
+        flags,
+    )
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn process_vm_writev(pid: c_int, local: Iov, locals: u64, remote: Iov, remotes: u64, flags: u64) -> isize {
-    across(libc::SYS_process_vm_writev, pid, (local, locals), (remote, remotes), flags)
+pub unsafe extern "C" fn process_vm_writev(
+    pid: c_int,
+    local: Iov,
+    locals: u64,
+    remote: Iov,
+    remotes: u64,
+    flags: u64,
+) -> isize {
+    across(
+        libc::SYS_process_vm_writev,
+        pid,
+        (local, locals),
+        (remote, remotes),
+        flags,
+    )
 }
 
 /// On the process itself the remote side is our memory too, and has to be there.
@@ -117,7 +188,17 @@ fn across(nr: i64, pid: c_int, local: (Iov, u64), remote: (Iov, u64), flags: u64
             pins.add(mm, part.iov_base as u64, part.iov_len as u64);
         }
     }
-    let done = trap::perform(nr, [pid as u64, local.0 as u64, local.1, remote.0 as u64, remote.1, flags]);
+    let done = trap::perform(
+        nr,
+        [
+            pid as u64,
+            local.0 as u64,
+            local.1,
+            remote.0 as u64,
+            remote.1,
+            flags,
+        ],
+    );
     pins.release(mm);
     result(done) as isize
 }

@@ -8,13 +8,34 @@ use farpage::{mm::mm, trap};
 use crate::result;
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
-    let request = Map { addr: addr as u64, len: len as u64, prot, flags, fd, offset: offset as u64 };
+pub unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let request = Map {
+        addr: addr as u64,
+        len: len as u64,
+        prot,
+        flags,
+        fd,
+        offset: offset as u64,
+    };
     result(mem::mmap(request)) as *mut c_void
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+pub unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
     // SAFETY: the same function.
     unsafe { mmap(addr, len, prot, flags, fd, offset) }
 }
@@ -49,8 +70,20 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: c_int, new: *mut c_void) -> *mut c_void {
-    let request = Remap { old: old as u64, old_len: old_len as u64, new_len: new_len as u64, flags, new: new as u64 };
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let request = Remap {
+        old: old as u64,
+        old_len: old_len as u64,
+        new_len: new_len as u64,
+        flags,
+        new: new as u64,
+    };
     result(mem::mremap(request)) as *mut c_void
 }
 
@@ -85,5 +118,8 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mincore(addr: *mut c_void, len: usize, vec: *mut u8) -> c_int {
-    result(trap::perform(libc::SYS_mincore, [addr as u64, len as u64, vec as u64, 0, 0, 0])) as c_int
+    result(trap::perform(
+        libc::SYS_mincore,
+        [addr as u64, len as u64, vec as u64, 0, 0, 0],
+    )) as c_int
 }

@@ -36,16 +36,25 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
-    fork::window(&mut || i64::from(call_real!(daemon as fn(c_int, c_int) -> c_int, nochdir, noclose))) as c_int
+    fork::window(&mut || i64::from(call_real!(daemon as fn(c_int, c_int) -> c_int, nochdir, noclose)))
+        as c_int
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forkpty(master: *mut c_int, name: *mut c_char, termios: *const c_void, size: *const c_void) -> libc::pid_t {
+pub unsafe extern "C" fn forkpty(
+    master: *mut c_int,
+    name: *mut c_char,
+    termios: *const c_void,
+    size: *const c_void,
+) -> libc::pid_t {
     type Pointer = *const c_void;
     fork::window(&mut || {
         i64::from(call_real!(
             forkpty as fn(*mut c_int, *mut c_char, Pointer, Pointer) -> libc::pid_t,
-            master, name, termios, size
+            master,
+            name,
+            termios,
+            size
         ))
     }) as libc::pid_t
 }
@@ -54,15 +63,40 @@ type CloneStart = extern "C" fn(*mut c_void) -> c_int;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
-    start: CloneStart, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int, tls: *mut c_void, child_tid: *mut c_int,
+    start: CloneStart,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: *mut c_int,
+    tls: *mut c_void,
+    child_tid: *mut c_int,
 ) -> c_int {
     let mut real = || {
         i64::from(call_real!(
-            clone as fn(CloneStart, *mut c_void, c_int, *mut c_void, *mut c_int, *mut c_void, *mut c_int) -> c_int,
-            start, stack, flags, argument, parent_tid, tls, child_tid
+            clone
+                as fn(
+                    CloneStart,
+                    *mut c_void,
+                    c_int,
+                    *mut c_void,
+                    *mut c_int,
+                    *mut c_void,
+                    *mut c_int,
+                ) -> c_int,
+            start,
+            stack,
+            flags,
+            argument,
+            parent_tid,
+            tls,
+            child_tid
         ))
     };
-    let done = if flags & libc::CLONE_VM == 0 { fork::window(&mut real) } else { real() };
+    let done = if flags & libc::CLONE_VM == 0 {
+        fork::window(&mut real)
+    } else {
+        real()
+    };
     done as c_int
 }
 
@@ -91,9 +125,13 @@ impl Environment {
     unsafe fn following(envp: Strings) -> Environment {
         const PRELOAD: &[u8] = b"LD_PRELOAD=";
         const TEXT_LEN: u64 = 4096;
-        let plain = Environment { strings: envp, made: None };
+        let plain = Environment {
+            strings: envp,
+            made: None,
+        };
         let mm = mm();
-        if envp.is_null() || mm.mode.load(Ordering::Relaxed) == mode::OFF || mm.header().has(flag::NO_FOLLOW) {
+        if envp.is_null() || mm.mode.load(Ordering::Relaxed) == mode::OFF || mm.header().has(flag::NO_FOLLOW)
+        {
             return plain;
         }
         let library = sys::Num::new(mm.fd(fd::LIBRARY) as u64, 10);
@@ -103,7 +141,9 @@ impl Environment {
         unsafe {
             while !(*envp.add(count)).is_null() {
                 let text = CStr::from_ptr(*envp.add(count)).to_bytes();
-                has_pool |= text.strip_prefix(join::ENV_POOL.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='));
+                has_pool |= text
+                    .strip_prefix(join::ENV_POOL.to_bytes())
+                    .is_some_and(|rest| rest.first() == Some(&b'='));
                 if text.starts_with(PRELOAD) {
                     preload = Some(&text[PRELOAD.len()..]);
                 }
@@ -112,14 +152,18 @@ impl Environment {
         }
         let path = [b"/proc/self/fd/".as_slice(), library.text().as_bytes()];
         let loaded = preload.is_some_and(|value| {
-            value.split(|&b| b == b':' || b == b' ').any(|item| item.strip_prefix(path[0]) == Some(path[1]))
+            value
+                .split(|&b| b == b':' || b == b' ')
+                .any(|item| item.strip_prefix(path[0]) == Some(path[1]))
         });
         let theirs = preload.unwrap_or_default();
         let len = ((count + 3) * 8) as u64 + TEXT_LEN + theirs.len() as u64;
         if loaded && has_pool {
             return plain;
         }
-        let Ok(memory) = sys::engine_memory(len) else { return plain };
+        let Ok(memory) = sys::engine_memory(len) else {
+            return plain;
+        };
         let array = memory as *mut *const c_char;
         let mut text = memory + ((count + 3) * 8) as u64;
         let mut put = |parts: &[&[u8]]| {
@@ -153,7 +197,10 @@ impl Environment {
                 at += 1;
             }
         }
-        Environment { strings: array as Strings, made: Some((memory, len)) }
+        Environment {
+            strings: array as Strings,
+            made: Some((memory, len)),
+        }
     }
 }
 
@@ -181,7 +228,11 @@ fn exec(nr: i64, args: impl Fn(Strings) -> [u64; 6], envp: Strings) -> c_int {
     mark_exec(true);
     let args = args(environment.strings);
     // SAFETY: the caller's call.
-    let raw = if mm().is_active() { trap::perform(nr, args) } else { unsafe { sys::raw(nr, args) } };
+    let raw = if mm().is_active() {
+        trap::perform(nr, args)
+    } else {
+        unsafe { sys::raw(nr, args) }
+    };
     mark_exec(false);
     drop(environment);
     result(raw) as c_int
@@ -189,7 +240,11 @@ fn exec(nr: i64, args: impl Fn(Strings) -> [u64; 6], envp: Strings) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    exec(libc::SYS_execve, |envp| [path as u64, argv as u64, envp as u64, 0, 0, 0], envp)
+    exec(
+        libc::SYS_execve,
+        |envp| [path as u64, argv as u64, envp as u64, 0, 0, 0],
+        envp,
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -202,12 +257,26 @@ pub unsafe extern "C" fn farpage_execve(path: *const c_char, argv: Strings, envp
 pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, envp: Strings) -> c_int {
     let empty = c"".as_ptr() as u64;
     let flags = libc::AT_EMPTY_PATH as u64;
-    exec(libc::SYS_execveat, |envp| [file as u64, empty, argv as u64, envp as u64, flags, 0], envp)
+    exec(
+        libc::SYS_execveat,
+        |envp| [file as u64, empty, argv as u64, envp as u64, flags, 0],
+        envp,
+    )
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
-    exec(libc::SYS_execveat, |envp| [dir as u64, path as u64, argv as u64, envp as u64, flags as u64, 0], envp)
+pub unsafe extern "C" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> c_int {
+    exec(
+        libc::SYS_execveat,
+        |envp| [dir as u64, path as u64, argv as u64, envp as u64, flags as u64, 0],
+        envp,
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -233,7 +302,12 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
         pin_strings(&mut pins, argv);
         pin_strings(&mut pins, environment.strings);
         mark_exec(true);
-        let done = call_real!(execvpe as fn(*const c_char, Strings, Strings) -> c_int, file, argv, environment.strings);
+        let done = call_real!(
+            execvpe as fn(*const c_char, Strings, Strings) -> c_int,
+            file,
+            argv,
+            environment.strings
+        );
         mark_exec(false);
         pins.release(mm());
         done
@@ -243,7 +317,13 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farpage_execv(path: *const c_char, argv: Strings, search: c_int) -> c_int {
     // SAFETY: the caller's arguments.
-    unsafe { if search != 0 { execvp(path, argv) } else { execv(path, argv) } }
+    unsafe {
+        if search != 0 {
+            execvp(path, argv)
+        } else {
+            execv(path, argv)
+        }
+    }
 }
 
 /// Variadic: the C shim collects the arguments.
@@ -298,7 +378,9 @@ struct FileActions {
 
 unsafe fn pin_file_actions(pins: &mut Pins, actions: *const FileActions) {
     // SAFETY: the caller's structure, or NULL.
-    let Some(actions) = (unsafe { actions.as_ref() }) else { return };
+    let Some(actions) = (unsafe { actions.as_ref() }) else {
+        return;
+    };
     pins.add(mm(), actions as *const _ as u64, 80);
     for i in 0..actions.used.max(0) as usize {
         // SAFETY: `used` actions of 32 bytes.
@@ -315,7 +397,14 @@ unsafe fn pin_file_actions(pins: &mut Pins, actions: *const FileActions) {
     }
 }
 
-type Spawn = (*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings);
+type Spawn = (
+    *mut libc::pid_t,
+    *const c_char,
+    *const c_void,
+    *const c_void,
+    Strings,
+    Strings,
+);
 
 /// The child of posix_spawn runs with our signals blocked: all it touches must be in RAM.
 unsafe fn spawn(request: Spawn, search: bool) -> c_int {
@@ -335,13 +424,25 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
         let envp = environment.strings;
         let error = if search {
             call_real!(
-                posix_spawnp as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
-                pid, path, actions, attributes, argv, envp
+                posix_spawnp
+                    as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
+                pid,
+                path,
+                actions,
+                attributes,
+                argv,
+                envp
             )
         } else {
             call_real!(
-                posix_spawn as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
-                pid, path, actions, attributes, argv, envp
+                posix_spawn
+                    as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
+                pid,
+                path,
+                actions,
+                attributes,
+                argv,
+                envp
             )
         };
         pins.release(mm());
@@ -351,7 +452,12 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawn(
-    pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings,
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: Strings,
+    envp: Strings,
 ) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { spawn((pid, path, actions, attributes, argv, envp), false) }
@@ -359,7 +465,12 @@ pub unsafe extern "C" fn posix_spawn(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings,
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: Strings,
+    envp: Strings,
 ) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { spawn((pid, path, actions, attributes, argv, envp), true) }
@@ -387,7 +498,11 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
         let mut pins = Pins::new();
         pin_string(&mut pins, command);
         pin_strings(&mut pins, environ);
-        let stream = call_real!(popen as fn(*const c_char, *const c_char) -> *mut c_void, command, kind);
+        let stream = call_real!(
+            popen as fn(*const c_char, *const c_char) -> *mut c_void,
+            command,
+            kind
+        );
         pins.release(mm());
         stream
     }

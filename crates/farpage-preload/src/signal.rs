@@ -23,18 +23,32 @@ fn without_ours(set: &libc::sigset_t) -> libc::sigset_t {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+pub unsafe extern "C" fn sigaction(
+    sig: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
     // SAFETY: the caller's structures.
     unsafe {
         if is_ours(sig) && mm().is_active() {
             return virtual_sigaction(sig, new, old);
         }
         if new.is_null() {
-            return call_real!(sigaction as fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int, sig, new, old);
+            return call_real!(
+                sigaction as fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int,
+                sig,
+                new,
+                old
+            );
         }
         let mut copy = *new;
         copy.sa_mask = without_ours(&copy.sa_mask);
-        call_real!(sigaction as fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int, sig, &copy, old)
+        call_real!(
+            sigaction as fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int,
+            sig,
+            &copy,
+            old
+        )
     }
 }
 
@@ -64,14 +78,23 @@ pub unsafe extern "C" fn signal(sig: c_int, handler: usize) -> usize {
     if !(is_ours(sig) && mm().is_active()) {
         return call_real!(signal as fn(c_int, usize) -> usize, sig, handler);
     }
-    let new = Action { handler: handler as u64, flags: libc::SA_RESTART as u64, restorer: 0, mask: 0 };
+    let new = Action {
+        handler: handler as u64,
+        flags: libc::SA_RESTART as u64,
+        restorer: 0,
+        mask: 0,
+    };
     let mut old = Action::default();
     signals::sigaction(sig, Some(&new), Some(&mut old));
     old.handler as usize
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+pub unsafe extern "C" fn sigprocmask(
+    how: c_int,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
     // SAFETY: the caller's sets.
     let error = unsafe { pthread_sigmask(how, set, old) };
     result(-i64::from(error)) as c_int
@@ -79,16 +102,31 @@ pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const libc::sigset_t, old
 
 /// Returns the error number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+pub unsafe extern "C" fn pthread_sigmask(
+    how: c_int,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
     /// libc's own signals (cancellation, setxid) can't be blocked by a program.
     const LIBC_OWN: u64 = 3 << 31;
     // SAFETY: the caller's sets; eight bytes of each are the kernel's mask.
     unsafe {
         let mut before = 0u64;
-        let copy = set.as_ref().map(|set| *(&raw const *set as *const u64) & !LIBC_OWN);
-        let kept = copy.map(|mask| if how == libc::SIG_UNBLOCK { mask } else { mask & !OURS });
+        let copy = set
+            .as_ref()
+            .map(|set| *(&raw const *set as *const u64) & !LIBC_OWN);
+        let kept = copy.map(|mask| {
+            if how == libc::SIG_UNBLOCK {
+                mask
+            } else {
+                mask & !OURS
+            }
+        });
         let new = kept.as_ref().map_or(0, |mask| mask as *const u64 as u64);
-        let raw = farpage::sys::raw(libc::SYS_rt_sigprocmask, [how as u64, new, &mut before as *mut u64 as u64, 8, 0, 0]);
+        let raw = farpage::sys::raw(
+            libc::SYS_rt_sigprocmask,
+            [how as u64, new, &mut before as *mut u64 as u64, 8, 0, 0],
+        );
         if raw == 0
             && let Some(old) = old.as_mut()
         {
@@ -118,8 +156,14 @@ pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::
             crate::threads::keep(stack.ss_sp as u64, stack.ss_size as u64);
         }
         let mut before: libc::stack_t = core::mem::zeroed();
-        let new = wanted.as_ref().map_or(core::ptr::null(), |stack| stack as *const libc::stack_t);
-        let done = call_real!(sigaltstack as fn(*const libc::stack_t, *mut libc::stack_t) -> c_int, new, &mut before);
+        let new = wanted
+            .as_ref()
+            .map_or(core::ptr::null(), |stack| stack as *const libc::stack_t);
+        let done = call_real!(
+            sigaltstack as fn(*const libc::stack_t, *mut libc::stack_t) -> c_int,
+            new,
+            &mut before
+        );
         if done == 0
             && let Some(old) = old.as_mut()
         {
@@ -138,42 +182,83 @@ fn optional(mask: *const libc::sigset_t, copy: &mut Option<libc::sigset_t>) -> *
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: Timespec, mask: *const libc::sigset_t) -> c_int {
+pub unsafe extern "C" fn ppoll(
+    fds: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: Timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
     let mut copy = None;
     let mask = optional(mask, &mut copy);
-    call_real!(ppoll as fn(*mut libc::pollfd, libc::nfds_t, Timespec, *const libc::sigset_t) -> c_int, fds, count, timeout, mask)
+    call_real!(
+        ppoll as fn(*mut libc::pollfd, libc::nfds_t, Timespec, *const libc::sigset_t) -> c_int,
+        fds,
+        count,
+        timeout,
+        mask
+    )
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pselect(
-    count: c_int, read: *mut c_void, write: *mut c_void, except: *mut c_void, timeout: Timespec, mask: *const libc::sigset_t,
+    count: c_int,
+    read: *mut c_void,
+    write: *mut c_void,
+    except: *mut c_void,
+    timeout: Timespec,
+    mask: *const libc::sigset_t,
 ) -> c_int {
     let mut copy = None;
     let mask = optional(mask, &mut copy);
     type Sets = *mut c_void;
     call_real!(
         pselect as fn(c_int, Sets, Sets, Sets, Timespec, *const libc::sigset_t) -> c_int,
-        count, read, write, except, timeout, mask
+        count,
+        read,
+        write,
+        except,
+        timeout,
+        mask
     )
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(fd: c_int, events: *mut c_void, max: c_int, timeout: c_int, mask: *const libc::sigset_t) -> c_int {
+pub unsafe extern "C" fn epoll_pwait(
+    fd: c_int,
+    events: *mut c_void,
+    max: c_int,
+    timeout: c_int,
+    mask: *const libc::sigset_t,
+) -> c_int {
     let mut copy = None;
     let mask = optional(mask, &mut copy);
     call_real!(
         epoll_pwait as fn(c_int, *mut c_void, c_int, c_int, *const libc::sigset_t) -> c_int,
-        fd, events, max, timeout, mask
+        fd,
+        events,
+        max,
+        timeout,
+        mask
     )
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(fd: c_int, events: *mut c_void, max: c_int, timeout: Timespec, mask: *const libc::sigset_t) -> c_int {
+pub unsafe extern "C" fn epoll_pwait2(
+    fd: c_int,
+    events: *mut c_void,
+    max: c_int,
+    timeout: Timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
     let mut copy = None;
     let mask = optional(mask, &mut copy);
     call_real!(
         epoll_pwait2 as fn(c_int, *mut c_void, c_int, Timespec, *const libc::sigset_t) -> c_int,
-        fd, events, max, timeout, mask
+        fd,
+        events,
+        max,
+        timeout,
+        mask
     )
 }
 
@@ -190,7 +275,9 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         libc::SYS_clone if a & libc::CLONE_VM as u64 == 0 && b == 0 => crate::process::raw_fork(args),
         // Starts threads or returns on another stack: as it is.
         // SAFETY: the caller's call.
-        libc::SYS_clone | libc::SYS_exit | libc::SYS_exit_group => result(unsafe { farpage::sys::raw(nr, args) }),
+        libc::SYS_clone | libc::SYS_exit | libc::SYS_exit_group => {
+            result(unsafe { farpage::sys::raw(nr, args) })
+        }
         libc::SYS_clone3 | libc::SYS_io_uring_setup => result(-i64::from(libc::ENOSYS)),
         _ => result(trap::perform(nr, args)),
     }

@@ -22,7 +22,8 @@ unsafe extern "C" {
 static SPARE: [AtomicUsize; SPARE_MAX] = [const { AtomicUsize::new(0) }; SPARE_MAX];
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 /// Ranges to keep in RAM that were named while the process was dormant: pairs of address and length.
-static KEPT: [[AtomicUsize; 2]; RANGES_MAX] = [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
+static KEPT: [[AtomicUsize; 2]; RANGES_MAX] =
+    [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -32,17 +33,30 @@ struct Birth {
 }
 
 fn take_stack() -> u64 {
-    let spare = SPARE.iter().map(|slot| slot.swap(0, Ordering::Acquire)).find(|&stack| stack != 0);
-    spare.map_or_else(|| sys::engine_memory(STACK_LEN).unwrap_or(0), |stack| stack as u64)
+    let spare = SPARE
+        .iter()
+        .map(|slot| slot.swap(0, Ordering::Acquire))
+        .find(|&stack| stack != 0);
+    spare.map_or_else(
+        || sys::engine_memory(STACK_LEN).unwrap_or(0),
+        |stack| stack as u64,
+    )
 }
 
 extern "C" fn give_back(stack: *mut c_void) {
     // SAFETY: this thread leaves the stack before anyone else gets it.
     unsafe {
-        let off = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+        let off = libc::stack_t {
+            ss_sp: core::ptr::null_mut(),
+            ss_flags: libc::SS_DISABLE,
+            ss_size: 0,
+        };
         sys::raw(libc::SYS_sigaltstack, [&off as *const _ as u64, 0, 0, 0, 0, 0]);
     }
-    let free = |slot: &&AtomicUsize| slot.compare_exchange(0, stack as usize, Ordering::Release, Ordering::Relaxed).is_ok();
+    let free = |slot: &&AtomicUsize| {
+        slot.compare_exchange(0, stack as usize, Ordering::Release, Ordering::Relaxed)
+            .is_ok()
+    };
     if SPARE.iter().find(free).is_none() {
         // SAFETY: the stack is ours and unused.
         let _ = unsafe { sys::munmap(stack as u64, STACK_LEN) };
@@ -62,12 +76,23 @@ pub fn give_alternate_stack() {
         if stack == 0 {
             return;
         }
-        let new = libc::stack_t { ss_sp: stack as *mut c_void, ss_flags: 0, ss_size: STACK_LEN as usize };
+        let new = libc::stack_t {
+            ss_sp: stack as *mut c_void,
+            ss_flags: 0,
+            ss_size: STACK_LEN as usize,
+        };
         sys::raw(libc::SYS_sigaltstack, [&new as *const _ as u64, 0, 0, 0, 0, 0]);
         *farpage_thread_stack() = stack as *mut c_void;
         if KEY.load(Ordering::Relaxed) == u32::MAX {
             let mut key = 0;
-            if libc::pthread_key_create(&mut key, Some(core::mem::transmute::<extern "C" fn(*mut c_void), unsafe extern "C" fn(*mut c_void)>(give_back))) == 0 {
+            if libc::pthread_key_create(
+                &mut key,
+                Some(core::mem::transmute::<
+                    extern "C" fn(*mut c_void),
+                    unsafe extern "C" fn(*mut c_void),
+                >(give_back)),
+            ) == 0
+            {
                 KEY.store(key, Ordering::Relaxed);
             }
         }
@@ -86,13 +111,19 @@ extern "C" fn run_thread(birth: *mut c_void) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
-    thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: Start, argument: *mut c_void,
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
 ) -> c_int {
     type Attributes = *const libc::pthread_attr_t;
     let real = |start: Start, argument: *mut c_void| -> c_int {
         call_real!(
             pthread_create as fn(*mut libc::pthread_t, Attributes, Start, *mut c_void) -> c_int,
-            thread, attributes, start, argument
+            thread,
+            attributes,
+            start,
+            argument
         )
     };
     if mm().mode.load(Ordering::Relaxed) == mode::OFF {
@@ -118,7 +149,8 @@ pub unsafe extern "C" fn pthread_create(
 fn keep_own_stack(attributes: *const libc::pthread_attr_t) {
     let (mut stack, mut size) = (core::ptr::null_mut(), 0);
     // SAFETY: the caller's attributes.
-    let known = !attributes.is_null() && unsafe { libc::pthread_attr_getstack(attributes, &mut stack, &mut size) } == 0;
+    let known = !attributes.is_null()
+        && unsafe { libc::pthread_attr_getstack(attributes, &mut stack, &mut size) } == 0;
     if known {
         keep(stack as u64, size as u64);
     }
@@ -134,7 +166,10 @@ pub fn keep(address: u64, len: u64) {
         return;
     }
     for [start, length] in &KEPT {
-        if start.compare_exchange(0, address as usize, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        if start
+            .compare_exchange(0, address as usize, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
             length.store(len as usize, Ordering::Release);
             return;
         }

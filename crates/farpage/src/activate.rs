@@ -62,8 +62,13 @@ fn activate_alone() -> bool {
     if let Err(step) = run_steps(mm) {
         mm.mode.store(mode::OFF, Ordering::Release);
         let code = sys::Num::new(step.1.0 as u64, 10);
-        sys::complain(&["farpage: this process runs without a memory budget: ", step.0, " failed, errno ", code.text(),
-            "; run `farpage doctor` for the fix"]);
+        sys::complain(&[
+            "farpage: this process runs without a memory budget: ",
+            step.0,
+            " failed, errno ",
+            code.text(),
+            "; run `farpage doctor` for the fix",
+        ]);
         return false;
     }
     true
@@ -105,7 +110,9 @@ pub fn register_all(mm: &Mm) -> Result<(), Errno> {
         let (addr, len) = (address(lo), (hi - lo) * PAGE);
         // SAFETY: advice only; uniform flags let the kernel merge the mappings, and MOVE can't cross mappings.
         let _ = unsafe { sys::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
-        mm.uffd().register(addr, len).or_else(|_| register_parts(mm, addr, addr + len))
+        mm.uffd()
+            .register(addr, len)
+            .or_else(|_| register_parts(mm, addr, addr + len))
     })
 }
 
@@ -135,7 +142,10 @@ fn adopt_present(mm: &Mm) -> Result<(), Errno> {
     // SAFETY: opens a descriptor by a constant path.
     let fd = unsafe {
         let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        sys::call(libc::SYS_openat, [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0])? as i32
+        sys::call(
+            libc::SYS_openat,
+            [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0],
+        )? as i32
     };
     let result = for_each_range(mm, |lo, hi| {
         let mut page = lo;
@@ -161,7 +171,8 @@ fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {
     let mut present = 0;
     for (i, entry) in entries[..(hi - lo) as usize].iter().enumerate() {
         if entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0 {
-            mm.word(lo + i as u64).store(PageState::resident().raw(), Ordering::Relaxed);
+            mm.word(lo + i as u64)
+                .store(PageState::resident().raw(), Ordering::Relaxed);
             present += 1;
         }
     }

@@ -37,7 +37,10 @@ pub fn open_all(specs: &[AreaSpec]) -> Result<Vec<OpenArea>, String> {
         }
     }
     if open.len() > MAX_AREAS {
-        return Err(format!("{} swap files given; at most {MAX_AREAS} can be used", open.len()));
+        return Err(format!(
+            "{} swap files given; at most {MAX_AREAS} can be used",
+            open.len()
+        ));
     }
     Ok(open)
 }
@@ -48,7 +51,9 @@ fn open_path(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
         Ok(meta) if meta.is_dir() => in_directory(path, size),
         Ok(meta) if meta.file_type().is_block_device() => device(path, size),
         Ok(meta) if meta.is_file() => existing(path, size),
-        Ok(_) => Err(format!("--swap {shown}: is neither a directory, a file nor a block device")),
+        Ok(_) => Err(format!(
+            "--swap {shown}: is neither a directory, a file nor a block device"
+        )),
         Err(e) if e.kind() == io::ErrorKind::NotFound => new_file(path, size),
         Err(e) => Err(format!("--swap {shown}: {e}")),
     }
@@ -65,7 +70,10 @@ fn open_direct(options: &mut OpenOptions, path: &Path, flags: i32) -> io::Result
 
 fn in_directory(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
     let file = open_direct(&mut OpenOptions::new(), path, libc::O_TMPFILE | libc::O_EXCL).map_err(|e| {
-        format!("--swap {}: cannot make an unlinked file there: {e}; name another directory", path.display())
+        format!(
+            "--swap {}: cannot make an unlinked file there: {e}; name another directory",
+            path.display()
+        )
     })?;
     sized(file, path, size)
 }
@@ -85,36 +93,51 @@ fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String>
     let bytes = match size {
         Some(bytes) if bytes > free => {
             let (want, have) = (format_size(bytes), format_size(free));
-            return Err(format!("--swap {shown}: {want} asked for but only {have} free; give a smaller size or another place"));
+            return Err(format!(
+                "--swap {shown}: {want} asked for but only {have} free; give a smaller size or another place"
+            ));
         }
         Some(bytes) => bytes,
         None => (free / FREE_SHARE.1 * FREE_SHARE.0).min(DEFAULT_MAX),
     };
     if bytes < AREA_MIN {
         let (have, min) = (format_size(bytes), format_size(AREA_MIN));
-        return Err(format!("--swap {shown}: {have} is too little (disk full?); at least {min} is needed"));
+        return Err(format!(
+            "--swap {shown}: {have} is too little (disk full?); at least {min} is needed"
+        ));
     }
-    file.set_len(bytes).map_err(|e| format!("--swap {shown}: cannot be made {} long: {e}", format_size(bytes)))?;
+    file.set_len(bytes)
+        .map_err(|e| format!("--swap {shown}: cannot be made {} long: {e}", format_size(bytes)))?;
     if size.is_some() {
         // A size that was asked for is reserved now, so that it can't run out later. Not every file system can.
         // SAFETY: our own descriptor.
         unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as i64) };
     }
-    Ok(OpenArea { file, blocks: bytes / PAGE_SIZE as u64, name: shown.to_string() })
+    Ok(OpenArea {
+        file,
+        blocks: bytes / PAGE_SIZE as u64,
+        name: shown.to_string(),
+    })
 }
 
 fn existing(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
     let shown = path.display();
     refuse_active_swap(path)?;
     let mut probe = File::open(path).map_err(|e| format!("--swap {shown}: {e}"))?;
-    let length = probe.metadata().map_err(|e| format!("--swap {shown}: {e}"))?.len();
+    let length = probe
+        .metadata()
+        .map_err(|e| format!("--swap {shown}: {e}"))?
+        .len();
     if length == 0 {
-        let file = open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
+        let file =
+            open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
         fs::remove_file(path).map_err(|e| format!("--swap {shown}: {e}"))?;
         return sized(file, path, size);
     }
     if !is_ours_to_use(&mut probe) {
-        return Err(format!("--swap {shown}: the file holds data that is not farpage's; name a new file or remove this one"));
+        return Err(format!(
+            "--swap {shown}: the file holds data that is not farpage's; name a new file or remove this one"
+        ));
     }
     let file = open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
     whole(file, path, length, size)
@@ -123,16 +146,22 @@ fn existing(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
 fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
     let shown = path.display();
     refuse_active_swap(path)?;
-    let file = open_direct(&mut OpenOptions::new(), path, libc::O_EXCL).map_err(|e| match e.raw_os_error() {
-        Some(libc::EBUSY) => format!("--swap {shown}: the device is in use (mounted, or part of another); unmount it first"),
-        _ => format!("--swap {shown}: {e}"),
-    })?;
+    let file =
+        open_direct(&mut OpenOptions::new(), path, libc::O_EXCL).map_err(|e| match e.raw_os_error() {
+            Some(libc::EBUSY) => format!(
+                "--swap {shown}: the device is in use (mounted, or part of another); unmount it first"
+            ),
+            _ => format!("--swap {shown}: {e}"),
+        })?;
     let mut probe = File::open(path).map_err(|e| format!("--swap {shown}: {e}"))?;
     if !is_ours_to_use(&mut probe) {
-        return Err(format!("--swap {shown}: the device holds data; if it may be lost, clear it with `wipefs -a {shown}` and \
-             zero its first 64 KiB"));
+        return Err(format!(
+            "--swap {shown}: the device holds data; if it may be lost, clear it with `wipefs -a {shown}` and \
+             zero its first 64 KiB"
+        ));
     }
-    let length = io::Seek::seek(&mut probe, io::SeekFrom::End(0)).map_err(|e| format!("--swap {shown}: {e}"))?;
+    let length =
+        io::Seek::seek(&mut probe, io::SeekFrom::End(0)).map_err(|e| format!("--swap {shown}: {e}"))?;
     whole(file, path, length, size)
 }
 
@@ -140,9 +169,17 @@ fn whole(file: File, path: &Path, length: u64, size: Option<u64>) -> Result<Open
     let shown = path.display();
     let bytes = size.unwrap_or(length);
     if bytes > length || bytes < AREA_MIN {
-        return Err(format!("--swap {shown}: is {} long; {} can't be used of it", format_size(length), format_size(bytes)));
+        return Err(format!(
+            "--swap {shown}: is {} long; {} can't be used of it",
+            format_size(length),
+            format_size(bytes)
+        ));
     }
-    Ok(OpenArea { file, blocks: bytes / PAGE_SIZE as u64, name: shown.to_string() })
+    Ok(OpenArea {
+        file,
+        blocks: bytes / PAGE_SIZE as u64,
+        name: shown.to_string(),
+    })
 }
 
 /// Empty at its beginning, or formatted as swap and not active: nobody's data.
@@ -163,9 +200,15 @@ fn is_ours_to_use(file: &mut File) -> bool {
 fn refuse_active_swap(path: &Path) -> Result<(), String> {
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let active = swaps.lines().skip(1).any(|line| line.split_ascii_whitespace().next().map(Path::new) == Some(&real));
+    let active = swaps
+        .lines()
+        .skip(1)
+        .any(|line| line.split_ascii_whitespace().next().map(Path::new) == Some(&real));
     if active {
-        return Err(format!("--swap {}: the kernel swaps to it; `swapoff {0}` first, or name another", path.display()));
+        return Err(format!(
+            "--swap {}: the kernel swaps to it; `swapoff {0}` first, or name another",
+            path.display()
+        ));
     }
     Ok(())
 }

@@ -20,12 +20,20 @@ use crate::tiers;
 pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
     let entry = &pool.processes()[index];
     entry.state.store(entry_state::CLEANING, Ordering::Relaxed);
-    put_slots(pool, pool_fd, index);
-    free_busy(pool, index as u16);
+    if entry.active.load(Ordering::Relaxed) != 0 {
+        put_slots(pool, pool_fd, index);
+        free_busy(pool, pool_fd, index as u16);
+    }
     let header = pool.header();
-    header.charged.fetch_sub(entry.charged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-    header.committed.fetch_sub(entry.committed.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-    header.unmanaged.fetch_sub(entry.unmanaged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    header
+        .charged
+        .fetch_sub(entry.charged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    header
+        .committed
+        .fetch_sub(entry.committed.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    header
+        .unmanaged
+        .fetch_sub(entry.unmanaged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     for word in [&entry.resident, &entry.frames, &entry.deferred] {
         word.store(0, Ordering::Relaxed);
     }
@@ -40,7 +48,9 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
 fn put_slots(pool: &Pool, pool_fd: i32, index: usize) {
     let start = pool.layout().states + index as u64 * STATES_LEN;
     let end = start + STATES_LEN;
-    let Ok(window) = pool.map_states(pool_fd, index, None) else { return };
+    let Ok(window) = pool.map_states(pool_fd, index, None) else {
+        return;
+    };
     let mut at = start;
     while let Some((from, to)) = next_data(pool_fd, at, end) {
         for offset in (from - start..to - start).step_by(8) {
@@ -80,17 +90,18 @@ fn put(pool: &Pool, slot: u32, owner: u16) {
 }
 
 /// Frees the slots that `owner` left busy, and whatever carries their number.
-fn free_busy(pool: &Pool, owner: u16) {
+///
+/// Only written parts of the tables are looked at: reading a hole of shared memory would fill it.
+fn free_busy(pool: &Pool, pool_fd: i32, owner: u16) {
     let table = pool.swap_table();
     let zpool = pool.zpool();
-    for slot in table.busy_of(owner) {
-        for area in 0..pool.header().areas.load(Ordering::Relaxed) as usize {
-            let map = pool.block_map(area);
-            for block in (0..map.words.len() as u64).filter(|&block| map.owner(block) == slot) {
-                map.free(block);
-                pool.header().area[area].used.fetch_sub(1, Ordering::Relaxed);
-            }
+    let layout = pool.layout();
+    each_written(pool_fd, layout.slots, layout.slot_count, |slot| {
+        let slot = slot as u32;
+        if table.load(slot).owner() != Some(owner) {
+            return;
         }
+        free_blocks_of(pool, pool_fd, slot);
         zpool.handles_of(slot).for_each(|handle| {
             if let Ok(Some(zpage)) = zpool.free(handle, owner) {
                 pool.punch_zpage(zpage);
@@ -98,9 +109,36 @@ fn free_busy(pool: &Pool, owner: u16) {
             }
         });
         table.release(slot);
-    }
+    });
     for zpage in zpool.emptying_of(owner) {
         pool.punch_zpage(zpage);
         zpool.release_zpage(zpage);
+    }
+}
+
+fn free_blocks_of(pool: &Pool, pool_fd: i32, slot: u32) {
+    for area in 0..pool.header().areas.load(Ordering::Relaxed) as usize {
+        let map = pool.block_map(area);
+        each_written(
+            pool_fd,
+            pool.layout().blocks[area],
+            map.words.len() as u64,
+            |block| {
+                if map.owner(block) == slot {
+                    map.free(block);
+                    pool.header().area[area].used.fetch_sub(1, Ordering::Relaxed);
+                }
+            },
+        );
+    }
+}
+
+/// Calls `f` with the index of every word that lies in a written page of the array of `count` words at `start`.
+fn each_written(pool_fd: i32, start: u64, count: u64, mut f: impl FnMut(u64)) {
+    let end = start + count * 8;
+    let mut at = start;
+    while let Some((from, to)) = next_data(pool_fd, at, end) {
+        ((from - start) / 8..(to - start) / 8).for_each(&mut f);
+        at = to;
     }
 }

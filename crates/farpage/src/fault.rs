@@ -14,8 +14,8 @@ use farpage_core::stats::{Counter, Source};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address};
 use crate::pool::{MANAGED_PAGES, flag};
 use crate::reclaim;
+use crate::swapin;
 use crate::sys::{self, Errno};
-use crate::tiers;
 
 /// Most pages of fresh memory installed by one fault.
 const ZERO_RUN_MAX: u64 = 32;
@@ -52,8 +52,10 @@ pub fn fault(mm: &Mm, page: u64) -> Outcome {
         let source = match seen.kind() {
             Kind::Untouched | Kind::Zero => zero_fill(mm, page, seen),
             Kind::Cached => from_frame(mm, page, seen),
-            Kind::Swapped => swap_in(mm, page, seen),
-            Kind::Resident | Kind::Invalid => sys::die(&["farpage: impossible page state; the program was stopped"]),
+            Kind::Swapped => swapin::swap_in(mm, page, seen),
+            Kind::Resident | Kind::Invalid => {
+                sys::die(&["farpage: impossible page state; the program was stopped"])
+            }
         };
         match source {
             Some(Ok(source)) => {
@@ -67,7 +69,7 @@ pub fn fault(mm: &Mm, page: u64) -> Outcome {
 }
 
 /// `None`: the word changed under us, look again.
-type Filled = Option<Result<Source, Outcome>>;
+pub type Filled = Option<Result<Source, Outcome>>;
 
 /// First touch (or a page that left as zeros): as many fresh pages as the run of pages before this one suggests.
 fn zero_fill(mm: &Mm, page: u64, seen: PageState) -> Filled {
@@ -89,7 +91,11 @@ fn zero_fill(mm: &Mm, page: u64, seen: PageState) -> Filled {
     let installed = install_zeros(mm, page, run);
     for i in 0..run {
         let locked = mm.load(page + i);
-        let new = if i < installed { PageState::resident() } else { locked };
+        let new = if i < installed {
+            PageState::resident()
+        } else {
+            locked
+        };
         mm.unlock(page + i, locked, new);
     }
     if installed == 0 {
@@ -108,7 +114,9 @@ fn zero_fill(mm: &Mm, page: u64, seen: PageState) -> Filled {
 /// How many pages directly before `page` have been touched: a sequential writer has left many.
 fn run_before(mm: &Mm, page: u64) -> u64 {
     let room = page.min(ZERO_RUN_MAX);
-    (1..=room).take_while(|back| mm.load(page - back).kind() != Kind::Untouched).count() as u64
+    (1..=room)
+        .take_while(|back| mm.load(page - back).kind() != Kind::Untouched)
+        .count() as u64
 }
 
 /// Installs zero pages over `run` locked pages; returns how many of them are there now.
@@ -116,6 +124,7 @@ fn install_zeros(mm: &Mm, page: u64, run: u64) -> u64 {
     let zeros = mm.frames.zeros();
     let mut done = 0;
     let mut patience = 0;
+    let mut run = run;
     while done < run {
         let result = mm.uffd().copy(address(page + done), zeros, (run - done) * PAGE);
         done += result.bytes / PAGE;
@@ -124,10 +133,17 @@ fn install_zeros(mm: &Mm, page: u64, run: u64) -> u64 {
             // There since before activation: what is there stays.
             Some(Errno(libc::EEXIST)) => done += 1,
             Some(Errno(libc::EAGAIN)) => {}
+            // The run leaves the mapping that holds its first page.
+            Some(Errno(libc::ENOENT)) if done == 0 && run > 1 => run = 1,
             Some(Errno(libc::ENOMEM)) if patience < 1000 => {
                 patience += 1;
                 reclaim::reclaim(mm, 64);
-                sys::futex_wait(&mm.header().reclaim_seq, mm.header().reclaim_seq.load(Ordering::Relaxed), true, 1000);
+                sys::futex_wait(
+                    &mm.header().reclaim_seq,
+                    mm.header().reclaim_seq.load(Ordering::Relaxed),
+                    true,
+                    1000,
+                );
             }
             Some(_) => break,
         }
@@ -152,29 +168,8 @@ fn from_frame(mm: &Mm, page: u64, seen: PageState) -> Filled {
     Some(Ok(Source::Cached))
 }
 
-fn swap_in(mm: &Mm, page: u64, seen: PageState) -> Filled {
-    if !mm.try_lock(page, seen) {
-        return None;
-    }
-    let slot = seen.slot();
-    let mut context = mm.context();
-    let source = match tiers::load(mm, slot, &mut context) {
-        Ok(source) => source,
-        Err(error) => tiers::refuse_page(error, address(page)),
-    };
-    let outcome = install(mm, page, context.bounce.as_ptr() as u64, seen);
-    if outcome == Outcome::NotManaged {
-        return Some(Err(outcome));
-    }
-    mm.count_resident(page, 1);
-    mm.unlock(page, mm.load(page), PageState::resident());
-    tiers::put(mm, slot);
-    mm.header().count(Counter::Pgmajfault, 1);
-    Some(Ok(source))
-}
-
 /// Installs the page at `from` as `page`, whose lock we hold; on `NotManaged` the word is put back.
-fn install(mm: &Mm, page: u64, from: u64, seen: PageState) -> Outcome {
+pub fn install(mm: &Mm, page: u64, from: u64, seen: PageState) -> Outcome {
     let mut patience = 0;
     loop {
         let result = mm.uffd().copy(address(page), from, PAGE);
@@ -190,9 +185,17 @@ fn install(mm: &Mm, page: u64, from: u64, seen: PageState) -> Outcome {
                 return Outcome::NotManaged;
             }
             Some(errno) => {
-                let (at, code) = (sys::Num::new(address(page), 16), sys::Num::new(errno.0 as u64, 10));
-                sys::die(&["farpage: page 0x", at.text(), " could not be installed, errno ", code.text(),
-                    "; the program was stopped so that no wrong data is used"])
+                let (at, code) = (
+                    sys::Num::new(address(page), 16),
+                    sys::Num::new(errno.0 as u64, 10),
+                );
+                sys::die(&[
+                    "farpage: page 0x",
+                    at.text(),
+                    " could not be installed, errno ",
+                    code.text(),
+                    "; the program was stopped so that no wrong data is used",
+                ])
             }
         }
     }
@@ -207,11 +210,20 @@ fn is_present(page: u64) -> bool {
 /// behind our back (a raw system call before activation). The latter must not become an endless loop or silent zeros.
 fn absent_though_resident(mm: &Mm, page: u64, seen: PageState, times: u32) {
     let word = mm.header();
-    sys::futex_wait(&word.reclaim_seq, word.reclaim_seq.load(Ordering::Relaxed), true, 1000);
+    sys::futex_wait(
+        &word.reclaim_seq,
+        word.reclaim_seq.load(Ordering::Relaxed),
+        true,
+        1000,
+    );
     if times == 3 && mm.load(page) == seen && !is_present(page) {
         let at = sys::Num::new(address(page), 16);
-        sys::die(&["farpage: page 0x", at.text(), " was dropped without farpage's knowledge; the program was stopped ",
-            "so that no wrong data is used"]);
+        sys::die(&[
+            "farpage: page 0x",
+            at.text(),
+            " was dropped without farpage's knowledge; the program was stopped ",
+            "so that no wrong data is used",
+        ]);
     }
 }
 
@@ -246,7 +258,13 @@ pub fn pin_for_good(mm: &Mm, page: u64) {
 
 /// Undoes one [`pin`]. A count at its maximum stays there: the page stays resident for good.
 pub fn unpin(mm: &Mm, page: u64) {
-    change_pins(mm, page, |pins| if pins == u16::MAX { pins } else { pins.saturating_sub(1) });
+    change_pins(mm, page, |pins| {
+        if pins == u16::MAX {
+            pins
+        } else {
+            pins.saturating_sub(1)
+        }
+    });
 }
 
 fn change_pins(mm: &Mm, page: u64, change: impl Fn(u16) -> u16) {
@@ -258,7 +276,11 @@ fn change_pins(mm: &Mm, page: u64, change: impl Fn(u16) -> u16) {
             continue;
         }
         let then = seen.with_pins(change(seen.pins()));
-        if mm.word(page).compare_exchange(seen.raw(), then.raw(), Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+        if mm
+            .word(page)
+            .compare_exchange(seen.raw(), then.raw(), Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+        {
             return;
         }
     }

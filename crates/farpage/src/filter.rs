@@ -160,7 +160,9 @@ fn rule_of(nr: usize, cfg: &FilterConfig) -> Rule {
     match hidden {
         // Of the calls on mappings only process_madvise hides its addresses.
         Hidden::Always { arg } if cfg.trap_hidden => Rule::Hidden { arg, mask },
-        Hidden::When { .. } if cfg.trap_pointers && cfg.trap_hidden => Rule::HiddenWhen { nr: nr as u16, mask },
+        Hidden::When { .. } if cfg.trap_pointers && cfg.trap_hidden => {
+            Rule::HiddenWhen { nr: nr as u16, mask }
+        }
         _ => Rule::Pointers { mask },
     }
 }
@@ -497,7 +499,9 @@ mod tests {
         let hidden = match description.map_or(Hidden::None, |d| d.hidden) {
             Hidden::None => false,
             Hidden::Always { arg } => cfg.trap_hidden && call.args[usize::from(arg)] != 0,
-            Hidden::When { arg, values } => cfg.trap_pointers && cfg.trap_hidden && values.contains(&low(usize::from(arg))),
+            Hidden::When { arg, values } => {
+                cfg.trap_pointers && cfg.trap_hidden && values.contains(&low(usize::from(arg)))
+            }
         };
         let managed = (0..6).any(|arg| mask >> arg & 1 == 1 && syscalls::is_managed(call.args[arg]));
         if managed || mask != 0 && hidden {

@@ -54,15 +54,24 @@ pub fn window(libc_call: &mut dyn FnMut() -> i64) -> i64 {
 fn dispatch(on: bool) {
     SELECTOR.store(u8::from(on), Ordering::SeqCst);
     let args = if on {
-        [PR_SET_SYSCALL_USER_DISPATCH, 1, STUB_ADDR, STUB_LEN, SELECTOR.as_ptr() as u64, 0]
+        [
+            PR_SET_SYSCALL_USER_DISPATCH,
+            1,
+            STUB_ADDR,
+            STUB_LEN,
+            SELECTOR.as_ptr() as u64,
+            0,
+        ]
     } else {
         [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0]
     };
     // SAFETY: see the file's note.
     let result = unsafe { sys::raw(libc::SYS_prctl, args) };
     if on && result < 0 {
-        sys::die(&["farpage: this kernel can't dispatch system calls to user space (Linux 5.11 or later can), so fork is not ",
-            "safe; the program was stopped"]);
+        sys::die(&[
+            "farpage: this kernel can't dispatch system calls to user space (Linux 5.11 or later can), so fork is not ",
+            "safe; the program was stopped",
+        ]);
     }
 }
 
@@ -70,8 +79,15 @@ fn dispatch(on: bool) {
 pub fn on_dispatch(context: &mut libc::ucontext_t) {
     let regs = &context.uc_mcontext.gregs;
     let nr = regs[libc::REG_RAX as usize];
-    let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
-        .map(|reg| regs[reg as usize] as u64);
+    let args = [
+        libc::REG_RDI,
+        libc::REG_RSI,
+        libc::REG_RDX,
+        libc::REG_R10,
+        libc::REG_R8,
+        libc::REG_R9,
+    ]
+    .map(|reg| regs[reg as usize] as u64);
     let result = match nr {
         libc::SYS_clone if args[0] & libc::CLONE_VM as u64 == 0 => fork(nr, args),
         libc::SYS_fork | libc::SYS_vfork => fork(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
@@ -90,7 +106,9 @@ pub fn on_dispatch(context: &mut libc::ucontext_t) {
 pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     let mm = mm();
     let _alone = mm.gate.alone();
-    let Some(index) = take_entry(mm.pool(), entry_state::EMBRYO) else { return -(libc::EAGAIN as i64) };
+    let Some(index) = take_entry(mm.pool(), entry_state::EMBRYO) else {
+        return -(libc::EAGAIN as i64);
+    };
     let child = &mm.pool().processes()[index];
     if copy_states(mm, index, child).is_err() {
         cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index);
@@ -102,11 +120,15 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     match pid {
         0 => match become_child(mm, index, child) {
             Ok(()) => 0,
-            Err(_) => sys::die(&["farpage: a forked child could not open its own userfaultfd (too many open files?); ",
-                "the child was stopped so that it uses no wrong data"]),
+            Err(_) => sys::die(&[
+                "farpage: a forked child could not open its own userfaultfd (too many open files?); ",
+                "the child was stopped so that it uses no wrong data",
+            ]),
         },
         1.. => {
-            let _ = child.pid.compare_exchange(0, pid as i32, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = child
+                .pid
+                .compare_exchange(0, pid as i32, Ordering::Relaxed, Ordering::Relaxed);
             pid
         }
         _ => {
@@ -119,10 +141,15 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
 /// Takes a free entry of the process table.
 pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
     let free = |entry: &ProcEntry| {
-        entry.state.compare_exchange(entry_state::FREE, state, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        entry
+            .state
+            .compare_exchange(entry_state::FREE, state, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     };
     let index = pool.processes().iter().position(free)?;
-    pool.processes()[index].born_ns.store(sys::now_ns(), Ordering::Relaxed);
+    pool.processes()[index]
+        .born_ns
+        .store(sys::now_ns(), Ordering::Relaxed);
     Some(index)
 }
 
@@ -158,7 +185,10 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     let _ = unsafe { sys::munmap(window, STATES_LEN) };
     mm.header().count(Counter::ForkShared, shared);
     let parent = mm.entry();
-    let (resident, frames) = (parent.resident.load(Ordering::Relaxed), parent.frames.load(Ordering::Relaxed));
+    let (resident, frames) = (
+        parent.resident.load(Ordering::Relaxed),
+        parent.frames.load(Ordering::Relaxed),
+    );
     child.resident.store(resident, Ordering::Relaxed);
     child.frames.store(frames, Ordering::Relaxed);
     child.deferred.store(resident + frames, Ordering::Relaxed);
@@ -205,7 +235,11 @@ pub fn inherit_advice(lo: u64, hi: u64, inherit: bool) {
             *ranges = Some(RangeMap::new(entries));
         }
         if let Some(ranges) = ranges.as_mut() {
-            let _ = if inherit { ranges.remove(lo, hi) } else { ranges.insert(lo, hi) };
+            let _ = if inherit {
+                ranges.remove(lo, hi)
+            } else {
+                ranges.insert(lo, hi)
+            };
         }
     }
     sys::set_mask(mask);
@@ -214,6 +248,8 @@ pub fn inherit_advice(lo: u64, hi: u64, inherit: bool) {
 /// In the child: content under WIPEONFORK and DONTFORK is gone.
 fn drop_not_inherited(mm: &Mm) {
     if let Some(ranges) = NOT_INHERITED.lock().as_ref() {
-        ranges.iter().for_each(|range| mem::forget_content(mm, range.start, range.end));
+        ranges
+            .iter()
+            .for_each(|range| mem::forget_content(mm, range.start, range.end));
     }
 }

@@ -30,7 +30,9 @@ impl Default for Gate {
 
 impl Gate {
     pub const fn new() -> Gate {
-        Gate { word: AtomicU32::new(0) }
+        Gate {
+            word: AtomicU32::new(0),
+        }
     }
 
     /// Enters beside others. The caller has blocked signals (a handler of ours, or the reclaimer).
@@ -133,11 +135,17 @@ mod spin_unsafe {
 
 impl<T> Spin<T> {
     pub const fn new(value: T) -> Spin<T> {
-        Spin { held: AtomicU32::new(0), value: core::cell::UnsafeCell::new(value) }
+        Spin {
+            held: AtomicU32::new(0),
+            value: core::cell::UnsafeCell::new(value),
+        }
     }
 
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        let free = self.held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let free = self
+            .held
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
         free.then_some(SpinGuard(self))
     }
 

@@ -23,7 +23,9 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
         return;
     }
     // SAFETY: as promised by the caller.
-    let Some(pool_fd) = (unsafe { find_number(environment, ENV_POOL) }) else { return };
+    let Some(pool_fd) = (unsafe { find_number(environment, ENV_POOL) }) else {
+        return;
+    };
     let Some(pool) = Pool::attach(pool_fd) else { return };
     let index = own_entry(&pool, pool_fd).unwrap_or(MAX_PROCESSES);
     if mm::init(pool, index as u32).is_err() {

@@ -42,7 +42,12 @@ struct Seen {
 impl Ledger {
     #[must_use]
     pub fn new(pool: Pool, pool_fd: i32) -> Ledger {
-        Ledger { pool, pool_fd, shared: HashMap::new(), live: 0 }
+        Ledger {
+            pool,
+            pool_fd,
+            shared: HashMap::new(),
+            live: 0,
+        }
     }
 
     #[must_use]
@@ -70,7 +75,8 @@ impl Ledger {
             if state == entry_state::EMBRYO && unborn {
                 cleanup::return_everything(&self.pool, self.pool_fd, index);
             }
-            let lives = state == entry_state::LIVE || (state == entry_state::EMBRYO && entry.pid.load(Ordering::Relaxed) != 0);
+            let lives = state == entry_state::LIVE
+                || (state == entry_state::EMBRYO && entry.pid.load(Ordering::Relaxed) != 0);
             if !lives {
                 continue;
             }
@@ -80,7 +86,8 @@ impl Ledger {
                 managed += entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
             }
         }
-        self.shared.retain(|_, shared| now.saturating_sub(shared.read_ns) < 10 * SHARE_EVERY_NS);
+        self.shared
+            .retain(|_, shared| now.saturating_sub(shared.read_ns) < 10 * SHARE_EVERY_NS);
         self.set_limit(unmanaged + own_pages(), managed);
     }
 
@@ -103,7 +110,10 @@ impl Ledger {
         let managed = entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
         let unmanaged = (seen.anon - shared - managed).max(0);
         let before = entry.unmanaged.swap(unmanaged, Ordering::Relaxed);
-        self.pool.header().unmanaged.fetch_add(unmanaged - before, Ordering::Relaxed);
+        self.pool
+            .header()
+            .unmanaged
+            .fetch_add(unmanaged - before, Ordering::Relaxed);
         Some(unmanaged)
     }
 
@@ -125,7 +135,10 @@ impl Ledger {
         let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);
         let margin = 128 + budget / 128;
         let floor = (budget / 16).max(256);
-        header.limit.store((budget - unmanaged - metadata - margin).max(floor), Ordering::Relaxed);
+        header.limit.store(
+            (budget - unmanaged - metadata - margin).max(floor),
+            Ordering::Relaxed,
+        );
         let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;
         header.peak.fetch_max(total, Ordering::Relaxed);
     }
@@ -138,22 +151,38 @@ fn left_by_exec(entry: &ProcEntry, pid: i32) -> bool {
 }
 
 fn see(pid: i32) -> Seen {
-    let gone = Seen { gone: true, start_time: 0, anon: 0 };
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return gone };
+    let gone = Seen {
+        gone: true,
+        start_time: 0,
+        anon: 0,
+    };
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return gone;
+    };
     // The name in parentheses may hold anything; fields are counted from behind it: state is the first, start time the 20th.
-    let Some((_, rest)) = stat.rsplit_once(')') else { return gone };
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return gone;
+    };
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let start_time = fields.get(19).and_then(|f| f.parse().ok()).unwrap_or(0);
     if matches!(fields.first(), Some(&"Z" | &"X")) {
         return gone;
     }
-    Seen { gone: false, start_time, anon: anon_pages(pid) }
+    Seen {
+        gone: false,
+        start_time,
+        anon: anon_pages(pid),
+    }
 }
 
 /// Anonymous pages in RAM: resident less shared (file and shmem).
 fn anon_pages(pid: i32) -> i64 {
-    let Ok(statm) = fs::read_to_string(format!("/proc/{pid}/statm")) else { return 0 };
-    let mut fields = statm.split_ascii_whitespace().map(|f| f.parse::<i64>().unwrap_or(0));
+    let Ok(statm) = fs::read_to_string(format!("/proc/{pid}/statm")) else {
+        return 0;
+    };
+    let mut fields = statm
+        .split_ascii_whitespace()
+        .map(|f| f.parse::<i64>().unwrap_or(0));
     let (resident, shared) = (fields.nth(1).unwrap_or(0), fields.next().unwrap_or(0));
     (resident - shared).max(0)
 }
@@ -166,7 +195,11 @@ fn own_pages() -> i64 {
 fn pss_anon(pid: i32) -> Option<i64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
-    line.split_ascii_whitespace().next()?.parse::<i64>().ok().map(|kib| kib / 4)
+    line.split_ascii_whitespace()
+        .next()?
+        .parse::<i64>()
+        .ok()
+        .map(|kib| kib / 4)
 }
 
 /// Memory of the pool itself, in pages.

@@ -25,6 +25,7 @@ pub mod signals;
 pub mod snapshot;
 pub mod stub;
 pub mod supervisor;
+pub mod swapin;
 pub mod sys;
 pub mod syscalls;
 pub mod thread;

@@ -20,7 +20,10 @@ pub fn each_mapping(mut f: impl FnMut(Mapping) -> Result<(), Errno>) -> Result<(
     // SAFETY: opens a descriptor by a constant path.
     let fd = unsafe {
         let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        sys::call(libc::SYS_openat, [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0])? as i32
+        sys::call(
+            libc::SYS_openat,
+            [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0],
+        )? as i32
     };
     let result = read_lines(fd, &mut f);
     sys::close(fd);
@@ -34,7 +37,10 @@ fn read_lines(fd: i32, f: &mut impl FnMut(Mapping) -> Result<(), Errno>) -> Resu
         // SAFETY: the rest of the buffer is ours to fill.
         let got = unsafe {
             let room = (buf.len() - held) as u64;
-            sys::call(libc::SYS_read, [fd as u64, buf.as_mut_ptr() as u64 + held as u64, room, 0, 0, 0])? as usize
+            sys::call(
+                libc::SYS_read,
+                [fd as u64, buf.as_mut_ptr() as u64 + held as u64, room, 0, 0, 0],
+            )? as usize
         };
         let filled = held + got;
         let mut line_start = 0;
@@ -73,9 +79,24 @@ mod tests {
     #[test]
     fn parses_lines() {
         let anon = parse(b"100000000000-100000200000 rw-p 00000000 00:00 0").unwrap();
-        assert_eq!(anon, Mapping { start: 0x1000_0000_0000, end: 0x1000_0020_0000, private_anonymous: true });
-        assert!(!parse(b"7f00-7f10 r--p 00000000 fe:00 1234 /lib/x.so").unwrap().private_anonymous);
-        assert!(!parse(b"7f00-7f10 rw-s 00000000 00:01 77 /dev/zero (deleted)").unwrap().private_anonymous);
+        assert_eq!(
+            anon,
+            Mapping {
+                start: 0x1000_0000_0000,
+                end: 0x1000_0020_0000,
+                private_anonymous: true
+            }
+        );
+        assert!(
+            !parse(b"7f00-7f10 r--p 00000000 fe:00 1234 /lib/x.so")
+                .unwrap()
+                .private_anonymous
+        );
+        assert!(
+            !parse(b"7f00-7f10 rw-s 00000000 00:01 77 /dev/zero (deleted)")
+                .unwrap()
+                .private_anonymous
+        );
         assert_eq!(parse(b"nonsense"), None);
     }
 

@@ -50,7 +50,8 @@ impl Map {
 
     /// Memory that can be managed wherever it lies: private, anonymous, without special demands.
     fn is_plain(&self) -> bool {
-        const SPECIAL: i32 = libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_32BIT;
+        const SPECIAL: i32 =
+            libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_32BIT;
         let private = self.flags & (libc::MAP_PRIVATE | libc::MAP_SHARED) == libc::MAP_PRIVATE;
         private && self.flags & libc::MAP_ANONYMOUS != 0 && self.flags & SPECIAL == 0
     }
@@ -62,7 +63,14 @@ impl Map {
     }
 
     fn kernel(&self) -> i64 {
-        let a = [self.addr, self.len, self.prot as u64, self.flags as u64, self.fd as i64 as u64, self.offset];
+        let a = [
+            self.addr,
+            self.len,
+            self.prot as u64,
+            self.flags as u64,
+            self.fd as i64 as u64,
+            self.offset,
+        ];
         // SAFETY: the program's own request.
         unsafe { sys::raw(libc::SYS_mmap, a) }
     }
@@ -142,7 +150,9 @@ pub fn allocate(len: u64, prot: i32, align: u64) -> Result<u64, Errno> {
 fn reserve(mm: &Mm, pages: u64, align: u64) -> Result<u64, Errno> {
     let mut maps = mm.maps.lock();
     let maps = maps.as_mut().ok_or(Errno(libc::ENOMEM))?;
-    let page = maps.find_gap(0, MANAGED_PAGES, pages, align).ok_or(Errno(libc::ENOMEM))?;
+    let page = maps
+        .find_gap(0, MANAGED_PAGES, pages, align)
+        .ok_or(Errno(libc::ENOMEM))?;
     maps.insert(page, page + pages).map_err(|_| Errno(libc::ENOMEM))?;
     mm.top_page.fetch_max(page + pages, Ordering::Relaxed);
     Ok(page)
@@ -151,8 +161,23 @@ fn reserve(mm: &Mm, pages: u64, align: u64) -> Result<u64, Errno> {
 fn map_at(mm: &Mm, page: u64, pages: u64, prot: i32) -> Result<u64, Errno> {
     let (addr, len) = (address(page), pages * PAGE);
     // SAFETY: the range was free in our map of the managed range, where nobody else maps; NOREPLACE makes sure.
-    let mapped = unsafe { sys::mmap(addr, len, prot, sys::MAP_MANAGED | libc::MAP_FIXED_NOREPLACE, -1, 0) };
-    let result = mapped.and_then(|addr| if mm.is_active() { mm.uffd().register(addr, len).map(|()| addr) } else { Ok(addr) });
+    let mapped = unsafe {
+        sys::mmap(
+            addr,
+            len,
+            prot,
+            sys::MAP_MANAGED | libc::MAP_FIXED_NOREPLACE,
+            -1,
+            0,
+        )
+    };
+    let result = mapped.and_then(|addr| {
+        if mm.is_active() {
+            mm.uffd().register(addr, len).map(|()| addr)
+        } else {
+            Ok(addr)
+        }
+    });
     if result.is_err() {
         if mapped.is_ok() {
             // SAFETY: mapped just now, not yet handed out.
@@ -286,7 +311,11 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
 
 pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
     let mm = mm();
-    let nr = if pkey.is_some() { libc::SYS_pkey_mprotect } else { libc::SYS_mprotect };
+    let nr = if pkey.is_some() {
+        libc::SYS_pkey_mprotect
+    } else {
+        libc::SYS_mprotect
+    };
     let args = [addr, len, prot as u64, pkey.unwrap_or(0) as i64 as u64, 0, 0];
     let managed = managed_pages(addr, len).is_some() && mm.mode.load(Ordering::Acquire) != mode::OFF;
     if managed && prot & libc::PROT_WRITE != 0 && len >= MANAGE_MIN {
@@ -304,23 +333,38 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         // SAFETY: the program's own request.
         unsafe { sys::raw(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
     };
-    let Some((lo, hi)) = managed_pages(addr, len).filter(|_| mm.is_active()) else { return kernel(addr, len) };
+    let Some((lo, hi)) = managed_pages(addr, len).filter(|_| mm.is_active()) else {
+        return kernel(addr, len);
+    };
     if addr % PAGE != 0 {
         return EINVAL;
     }
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
-        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => prefetch(mm, lo, hi, advice),
+        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
+            prefetch(mm, lo, hi, advice)
+        }
         libc::MADV_COLD | libc::MADV_PAGEOUT => page_out(mm, lo, hi),
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
-            crate::fork::inherit_advice(lo, hi, matches!(advice, libc::MADV_DOFORK | libc::MADV_KEEPONFORK));
+            crate::fork::inherit_advice(
+                lo,
+                hi,
+                matches!(advice, libc::MADV_DOFORK | libc::MADV_KEEPONFORK),
+            );
             let _alone = mm.gate.alone();
             kernel(addr, len)
         }
         // Hints about placement and dumps: recorded by nobody, harmless, and passing them on would split the
         // kernel's mappings, across which pages can't be moved.
-        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE
-        | libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => 0,
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_DONTDUMP
+        | libc::MADV_DODUMP
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE => 0,
         _ => kernel(addr, len),
     }
 }
@@ -336,7 +380,10 @@ fn drop_content(mm: &Mm, lo: u64, hi: u64) -> i64 {
         // SAFETY: the program asked for the content to go.
         let ret = unsafe {
             let len = (end - page) * PAGE;
-            sys::raw(libc::SYS_madvise, [address(page), len, libc::MADV_DONTNEED as u64, 0, 0, 0])
+            sys::raw(
+                libc::SYS_madvise,
+                [address(page), len, libc::MADV_DONTNEED as u64, 0, 0, 0],
+            )
         };
         result = if ret < 0 { ret } else { result };
         page = end;
@@ -426,7 +473,19 @@ pub struct Remap {
 impl Remap {
     fn kernel(&self) -> i64 {
         // SAFETY: the program's own request (or ours on its behalf with a destination we chose).
-        unsafe { sys::raw(libc::SYS_mremap, [self.old, self.old_len, self.new_len, self.flags as u64, self.new, 0]) }
+        unsafe {
+            sys::raw(
+                libc::SYS_mremap,
+                [
+                    self.old,
+                    self.old_len,
+                    self.new_len,
+                    self.flags as u64,
+                    self.new,
+                    0,
+                ],
+            )
+        }
     }
 }
 
@@ -456,7 +515,11 @@ pub fn mremap(request: Remap) -> i64 {
     if !fixed && !keep_old {
         if request.new_len <= request.old_len {
             let tail = request.old_len - request.new_len;
-            let result = if tail == 0 { 0 } else { munmap(request.old + request.new_len, tail) };
+            let result = if tail == 0 {
+                0
+            } else {
+                munmap(request.old + request.new_len, tail)
+            };
             return if result < 0 { result } else { request.old as i64 };
         }
         if grow_in_place(mm, request) {
@@ -476,7 +539,10 @@ pub fn mremap(request: Remap) -> i64 {
 
 /// Maps the pages right behind the old ones, if nothing is there.
 fn grow_in_place(mm: &Mm, request: Remap) -> bool {
-    let (lo, hi) = (page_of(request.old + request.old_len), page_of(request.old) + request.new_len / PAGE);
+    let (lo, hi) = (
+        page_of(request.old + request.old_len),
+        page_of(request.old) + request.new_len / PAGE,
+    );
     if hi > MANAGED_PAGES {
         return false;
     }
@@ -495,7 +561,9 @@ fn grow_in_place(mm: &Mm, request: Remap) -> bool {
 
 /// An unmanaged mapping is moved onto managed addresses: what was there goes, what comes stays the kernel's.
 fn onto_managed(mm: &Mm, request: Remap) -> i64 {
-    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else { return request.kernel() };
+    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else {
+        return request.kernel();
+    };
     let alone = mm.gate.alone();
     discard(mm, lo, hi, &alone);
     let result = request.kernel();
@@ -509,9 +577,15 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
 
 /// Moves a managed mapping to another place: pages by the kernel, words by us.
 fn relocate(mm: &Mm, request: Remap) -> i64 {
-    let (old_lo, old_hi) = (page_of(request.old), page_of(request.old) + request.old_len / PAGE);
+    let (old_lo, old_hi) = (
+        page_of(request.old),
+        page_of(request.old) + request.old_len / PAGE,
+    );
     let fixed = request.flags & libc::MREMAP_FIXED != 0;
-    if fixed && (managed_pages(request.new, request.new_len).is_none_or(|(lo, hi)| hi - lo != request.new_len / PAGE)) {
+    if fixed
+        && (managed_pages(request.new, request.new_len)
+            .is_none_or(|(lo, hi)| hi - lo != request.new_len / PAGE))
+    {
         return leave_managed(mm, request, old_lo, old_hi);
     }
     settle_frames(mm, old_lo, old_hi);
@@ -527,13 +601,22 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         }
     } else {
         let pages = request.new_len / PAGE;
-        let Ok(page) = reserve(mm, pages, if pages >= CHUNK_PAGES { CHUNK_PAGES } else { 1 }) else { return ENOMEM };
+        let Ok(page) = reserve(mm, pages, if pages >= CHUNK_PAGES { CHUNK_PAGES } else { 1 }) else {
+            return ENOMEM;
+        };
         request.new = address(page);
         request.flags |= libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     }
-    let (new_lo, new_hi) = (page_of(request.new), page_of(request.new) + request.new_len / PAGE);
+    let (new_lo, new_hi) = (
+        page_of(request.new),
+        page_of(request.new) + request.new_len / PAGE,
+    );
+    // A moved mapping loses its registration. Were the kernel to merge it with its new neighbours at once, they would
+    // lose theirs with it; a flag that they don't have keeps it apart until it is registered again.
+    mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
     let result = request.kernel();
     if result < 0 {
+        mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
         if !fixed {
             forget(mm, new_lo, new_hi);
         }
@@ -554,7 +637,16 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
             sys::die(&["farpage: memory moved by mremap could not be registered; the program was stopped"]);
         }
     }
+    mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
+    if request.flags & libc::MREMAP_DONTUNMAP != 0 {
+        mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
+    }
     result
+}
+
+fn mark_apart(addr: u64, len: u64, advice: i32) {
+    // SAFETY: changes what a core dump would hold, no content.
+    let _ = unsafe { sys::madvise(addr, len, advice) };
 }
 
 /// Brings pages that wait in frames back, so that no frame names a page at its old place.

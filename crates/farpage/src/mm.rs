@@ -28,6 +28,8 @@ pub const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages per chunk: one page-table page, one huge page.
 pub const CHUNK_PAGES: u64 = 512;
 const CONTEXTS: usize = 32;
+/// Most pages brought in by one fault.
+pub const WINDOW_MAX: usize = 32;
 const RANGES_MAX: usize = 65_536;
 
 pub mod mode {
@@ -95,7 +97,12 @@ static MM: Mm = Mm {
     maps: Spin::new(None),
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
-    waiters: [const { Waiters { seq: AtomicU32::new(0), count: AtomicU32::new(0) } }; 64],
+    waiters: [const {
+        Waiters {
+            seq: AtomicU32::new(0),
+            count: AtomicU32::new(0),
+        }
+    }; 64],
 };
 
 /// This process's memory. Meaningful once [`Mm::mode`] is not OFF.
@@ -142,7 +149,9 @@ impl Mm {
     /// This process's entry, if it has one.
     #[must_use]
     pub fn entry_opt(&self) -> Option<&'static ProcEntry> {
-        self.pool().processes().get(self.index.load(Ordering::Relaxed) as usize)
+        self.pool()
+            .processes()
+            .get(self.index.load(Ordering::Relaxed) as usize)
     }
 
     /// This process's entry. An active process always has one.
@@ -174,7 +183,9 @@ impl Mm {
 
     /// Maps what an active process needs besides the pool. Called once.
     pub fn prepare_active(&self) -> Result<(), Errno> {
-        let states = self.pool().map_states(self.fd(fd::POOL), self.owner() as usize, None)?;
+        let states = self
+            .pool()
+            .map_states(self.fd(fd::POOL), self.owner() as usize, None)?;
         let chunks = sys::engine_memory(MANAGED_PAGES / CHUNK_PAGES * 4)?;
         let contexts = sys::engine_memory((CONTEXTS * size_of::<Context>()) as u64)?;
         for i in 0..CONTEXTS {
@@ -195,7 +206,9 @@ impl Mm {
     pub fn remap_states(&self, index: u32) -> Result<(), Errno> {
         self.index.store(index, Ordering::Relaxed);
         let at = self.states.load(Ordering::Relaxed);
-        self.pool().map_states(self.fd(fd::POOL), index as usize, Some(at)).map(drop)
+        self.pool()
+            .map_states(self.fd(fd::POOL), index as usize, Some(at))
+            .map(drop)
     }
 
     /// The state word of a page (counted from the base of the managed range).
@@ -267,7 +280,9 @@ impl Mm {
 
     /// In a forked child: the threads that waited are not here.
     pub fn forget_waiters(&self) {
-        self.waiters.iter().for_each(|waiters| waiters.count.store(0, Ordering::Relaxed));
+        self.waiters
+            .iter()
+            .for_each(|waiters| waiters.count.store(0, Ordering::Relaxed));
     }
 
     /// Writes the new state of a page whose lock the caller holds, which unlocks it, and wakes who waits.
@@ -286,7 +301,13 @@ impl Mm {
     #[must_use]
     pub fn try_lock(&self, page: u64, seen: PageState) -> bool {
         let word = self.word(page);
-        word.compare_exchange(seen.raw(), seen.locked().raw(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+        word.compare_exchange(
+            seen.raw(),
+            seen.locked().raw(),
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        )
+        .is_ok()
     }
 
     #[inline]
@@ -319,7 +340,7 @@ pub fn page_of(addr: u64) -> u64 {
 #[repr(C, align(4096))]
 pub struct Context {
     /// Where pages are decompressed or read to before they are installed.
-    pub bounce: [u8; PAGE_SIZE],
+    pub bounce: [[u8; PAGE_SIZE]; WINDOW_MAX],
     /// Where pages are compressed to.
     pub out: [u8; 2 * PAGE_SIZE],
     pub table: CompressTable,

@@ -69,7 +69,10 @@ impl Layout {
     pub fn new(geometry: &Geometry) -> Layout {
         const ALIGN: u64 = 2 << 20;
         let mut layout = Layout::default();
-        let mut at = round(size_of::<Header>() as u64 + (MAX_PROCESSES * size_of::<ProcEntry>()) as u64, ALIGN);
+        let mut at = round(
+            size_of::<Header>() as u64 + (MAX_PROCESSES * size_of::<ProcEntry>()) as u64,
+            ALIGN,
+        );
         let mut take = |bytes: u64| {
             let start = at;
             at = round(at + bytes, ALIGN);
@@ -146,6 +149,7 @@ pub mod flag {
     pub const EAGER: u32 = 2;
     pub const NO_FOLLOW: u32 = 4;
     pub const ALLOW_IO_URING: u32 = 8;
+    pub const READAHEAD: u32 = 16;
 }
 
 /// States of a process entry.
@@ -193,11 +197,17 @@ impl Pool {
         let name = c"farpage-pool";
         // SAFETY: creates a descriptor; ftruncate on it touches nothing else.
         let fd = unsafe {
-            let fd = sys::call(libc::SYS_memfd_create, [name.as_ptr() as u64, libc::MFD_CLOEXEC as u64, 0, 0, 0, 0])?;
+            let fd = sys::call(
+                libc::SYS_memfd_create,
+                [name.as_ptr() as u64, libc::MFD_CLOEXEC as u64, 0, 0, 0, 0],
+            )?;
             sys::call(libc::SYS_ftruncate, [fd, layout.total, 0, 0, 0, 0])?;
             fd as i32
         };
-        let pool = Pool { base: map_shared(fd, 0, layout.common, None)?, layout };
+        let pool = Pool {
+            base: map_shared(fd, 0, layout.common, None)?,
+            layout,
+        };
         let words = pool.header().layout.iter();
         // SAFETY: Layout is repr(C) and made of u64 only, so it is exactly this many words.
         let values: [u64; size_of::<Layout>() / 8] = unsafe { core::mem::transmute(layout) };
@@ -224,7 +234,10 @@ impl Pool {
         if !valid {
             return None;
         }
-        Some(Pool { base: map_shared(fd, 0, layout.common, None).ok()?, layout })
+        Some(Pool {
+            base: map_shared(fd, 0, layout.common, None).ok()?,
+            layout,
+        })
     }
 
     #[must_use]
@@ -254,14 +267,19 @@ impl Pool {
     #[must_use]
     pub fn block_map(&self, area: usize) -> BlockMap<'static> {
         let blocks = self.header().area[area].blocks.load(Ordering::Relaxed);
-        BlockMap { words: self.part(self.layout.blocks[area], blocks) }
+        BlockMap {
+            words: self.part(self.layout.blocks[area], blocks),
+        }
     }
 
     #[must_use]
     pub fn zpool(&self) -> Zpool<'static> {
         Zpool {
             descs: self.part(self.layout.descs, self.layout.zpage_count),
-            data: self.part(self.layout.zdata, self.layout.zpage_count * (ZPAGE_BYTES as u64 / 4)),
+            data: self.part(
+                self.layout.zdata,
+                self.layout.zpage_count * (ZPAGE_BYTES as u64 / 4),
+            ),
             used: &self.header().zpages_used,
         }
     }
@@ -276,7 +294,11 @@ impl Pool {
     pub fn punch_zpage(&self, zpage: usize) {
         // SAFETY: the zpage is in state Emptying and ours, so nobody reads or writes it.
         let _ = unsafe {
-            sys::madvise(self.zdata((zpage * ZPAGE_BYTES) as u64), ZPAGE_BYTES as u64, libc::MADV_REMOVE)
+            sys::madvise(
+                self.zdata((zpage * ZPAGE_BYTES) as u64),
+                ZPAGE_BYTES as u64,
+                libc::MADV_REMOVE,
+            )
         };
     }
 
@@ -296,7 +318,14 @@ fn map_shared(fd: i32, offset: u64, len: u64, at: Option<u64>) -> Result<u64, Er
     let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
     // SAFETY: a fixed address is an older mapping of the same kind that the caller gives up.
     unsafe {
-        sys::mmap(at.unwrap_or(0), len, sys::PROT_RW, libc::MAP_SHARED | libc::MAP_NORESERVE | fixed, fd, offset)
+        sys::mmap(
+            at.unwrap_or(0),
+            len,
+            sys::PROT_RW,
+            libc::MAP_SHARED | libc::MAP_NORESERVE | fixed,
+            fd,
+            offset,
+        )
     }
 }
 

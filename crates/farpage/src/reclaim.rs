@@ -62,15 +62,28 @@ impl Frames {
             staging: AtomicU64::new(0),
             zeros: AtomicU64::new(0),
             cached: AtomicU32::new(0),
-            blocks: [const { Block { base_page: AtomicU64::new(0), filled: AtomicU64::new(0) } }; BLOCKS],
-            lists: Spin::new(Lists { free: [0; BLOCKS], free_len: 0, fifo: [0; BLOCKS], fifo_head: 0, fifo_len: 0 }),
+            blocks: [const {
+                Block {
+                    base_page: AtomicU64::new(0),
+                    filled: AtomicU64::new(0),
+                }
+            }; BLOCKS],
+            lists: Spin::new(Lists {
+                free: [0; BLOCKS],
+                free_len: 0,
+                fifo: [0; BLOCKS],
+                fifo_head: 0,
+                fifo_len: 0,
+            }),
         }
     }
 
     /// Maps the staging area; all blocks are free.
     pub fn prepare(&self) -> Result<(), Errno> {
-        self.staging.store(sys::engine_memory(STAGING_LEN)?, Ordering::Relaxed);
-        self.zeros.store(sys::engine_memory(ZEROS_LEN)?, Ordering::Relaxed);
+        self.staging
+            .store(sys::engine_memory(STAGING_LEN)?, Ordering::Relaxed);
+        self.zeros
+            .store(sys::engine_memory(ZEROS_LEN)?, Ordering::Relaxed);
         let mut lists = self.lists.lock();
         for i in 0..BLOCKS {
             lists.free[i] = (BLOCKS - 1 - i) as u16;
@@ -188,7 +201,9 @@ fn cache_target(mm: &Mm) -> u32 {
 
 /// Moves the evictable pages of one window out; 0 if the clock found none or no block is free.
 fn evict_window(mm: &Mm) -> u64 {
-    let Some(block) = mm.frames.take_free() else { return 0 };
+    let Some(block) = mm.frames.take_free() else {
+        return 0;
+    };
     let windows = mm.top_page.load(Ordering::Relaxed).div_ceil(BLOCK).max(1);
     let mut looked = 0;
     while looked <= 2 * windows {
@@ -260,11 +275,17 @@ fn lock_victims(mm: &Mm, base: u64) -> u64 {
 
 /// Locks the absent pages between victims, so that one MOVE can step over them and nobody fills them meanwhile.
 fn lock_holes(mm: &Mm, base: u64, victims: u64) -> u64 {
-    let (first, last) = (u64::from(victims.trailing_zeros()), 63 - u64::from(victims.leading_zeros()));
+    let (first, last) = (
+        u64::from(victims.trailing_zeros()),
+        63 - u64::from(victims.leading_zeros()),
+    );
     let mut holes = 0;
     for i in first..last {
         let seen = mm.load(base + i);
-        let absent = matches!(seen.kind(), Kind::Untouched | Kind::Zero | Kind::Cached | Kind::Swapped);
+        let absent = matches!(
+            seen.kind(),
+            Kind::Untouched | Kind::Zero | Kind::Cached | Kind::Swapped
+        );
         if victims >> i & 1 == 0 && absent && !seen.is_locked() && mm.try_lock(base + i, seen) {
             holes |= 1 << i;
         }
@@ -346,8 +367,12 @@ fn own_pages(base: u64, at: u64, end: u64, victims: u64) {
 fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) {
     let count = moved.count_ones() as i64;
     if count > 0 {
-        mm.frames.blocks[block as usize].base_page.store(base, Ordering::Relaxed);
-        mm.frames.blocks[block as usize].filled.store(moved, Ordering::Relaxed);
+        mm.frames.blocks[block as usize]
+            .base_page
+            .store(base, Ordering::Relaxed);
+        mm.frames.blocks[block as usize]
+            .filled
+            .store(moved, Ordering::Relaxed);
         mm.chunk(base).fetch_sub(count as u32, Ordering::Relaxed);
         mm.entry().resident.fetch_sub(count, Ordering::Relaxed);
         mm.entry().frames.fetch_add(count, Ordering::Relaxed);
@@ -371,9 +396,14 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
 
 /// Stores the oldest block and returns its memory; the number of frames given back.
 fn store_oldest(mm: &Mm) -> u64 {
-    let Some(block) = mm.frames.pop_oldest() else { return 0 };
+    let Some(block) = mm.frames.pop_oldest() else {
+        return 0;
+    };
     let info = &mm.frames.blocks[block as usize];
-    let (base, filled) = (info.base_page.load(Ordering::Relaxed), info.filled.load(Ordering::Relaxed));
+    let (base, filled) = (
+        info.base_page.load(Ordering::Relaxed),
+        info.filled.load(Ordering::Relaxed),
+    );
     let mut context = mm.context();
     let mut raw = 0u64; // frames that did not fit the compressed tier
     for i in bits(filled) {
@@ -398,13 +428,19 @@ fn store_small(mm: &Mm, page: u64, frame: u64, context: &mut Context) -> bool {
     let at = mm.frames.address(frame);
     if tiers::is_zero(at) {
         let seen = mm.load(page);
-        if seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked() && mm.try_lock(page, seen) {
+        if seen.kind() == Kind::Cached
+            && seen.frame() == frame
+            && !seen.is_locked()
+            && mm.try_lock(page, seen)
+        {
             mm.unlock(page, seen, PageState::zero());
             mm.header().count(Counter::SwpoutZero, 1);
         }
         return true;
     }
-    let Some(compressed) = tiers::compress(mm, at, context) else { return false };
+    let Some(compressed) = tiers::compress(mm, at, context) else {
+        return false;
+    };
     let Some(slot) = alloc_slot(mm) else { return false };
     let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) else {
         mm.pool().swap_table().abandon(slot);
@@ -426,7 +462,10 @@ fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: farpage_core::s
     let still = seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked();
     if still && mm.try_lock(page, seen) {
         let locked = mm.load(page);
-        mm.word(page).store(locked.replace(PageState::swapped(slot)).locked().raw(), Ordering::Release);
+        mm.word(page).store(
+            locked.replace(PageState::swapped(slot)).locked().raw(),
+            Ordering::Release,
+        );
         if let Err(impossible) = table.publish(slot, backing) {
             tiers::stop(&impossible);
         }
@@ -444,16 +483,29 @@ fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64) {
         let at = u64::from(left.trailing_zeros());
         let len = u64::from((!(left >> at)).trailing_zeros()).min(BLOCK - at);
         let mut slots = [0u32; BLOCK as usize];
-        let got = (0..len as usize).take_while(|&i| alloc_slot(mm).map(|slot| slots[i] = slot).is_some()).count();
+        let got = (0..len as usize)
+            .take_while(|&i| alloc_slot(mm).map(|slot| slots[i] = slot).is_some())
+            .count();
         let written = tiers::write_run(mm, mm.frames.address(block * BLOCK + at), &slots[..got]);
         let count = written.as_ref().map_or(0, |w| w.count);
         if let Some(run) = &written {
             for i in 0..count as u64 {
-                let backing = farpage_core::swap_table::Backing::File { area: run.area, block: run.first + i };
-                hand_over(mm, base + at + i, block * BLOCK + at + i, slots[i as usize], backing);
+                let backing = farpage_core::swap_table::Backing::File {
+                    area: run.area,
+                    block: run.first + i,
+                };
+                hand_over(
+                    mm,
+                    base + at + i,
+                    block * BLOCK + at + i,
+                    slots[i as usize],
+                    backing,
+                );
             }
         }
-        slots[count..got].iter().for_each(|&slot| mm.pool().swap_table().abandon(slot));
+        slots[count..got]
+            .iter()
+            .for_each(|&slot| mm.pool().swap_table().abandon(slot));
         if count == 0 {
             return;
         }
@@ -489,7 +541,9 @@ fn release_block(mm: &Mm, base: u64, block: u64, filled: u64) -> u64 {
     if kept == 0 {
         mm.frames.give_free(block);
     } else {
-        mm.frames.blocks[block as usize].filled.store(kept, Ordering::Relaxed);
+        mm.frames.blocks[block as usize]
+            .filled
+            .store(kept, Ordering::Relaxed);
         mm.frames.push(block);
     }
     count as u64
@@ -513,11 +567,18 @@ mod kernel {
     pub fn presence(addr: u64, pages: u64) -> u64 {
         let mut vec = [0u8; 64];
         // SAFETY: mincore only reads page tables and writes one byte a page into vec.
-        let result = unsafe { sys::raw(libc::SYS_mincore, [addr, pages * PAGE, vec.as_mut_ptr() as u64, 0, 0, 0]) };
+        let result = unsafe {
+            sys::raw(
+                libc::SYS_mincore,
+                [addr, pages * PAGE, vec.as_mut_ptr() as u64, 0, 0, 0],
+            )
+        };
         if result < 0 {
             return 0;
         }
-        vec.iter().enumerate().fold(0, |bits, (i, byte)| bits | u64::from(byte & 1) << i)
+        vec.iter()
+            .enumerate()
+            .fold(0, |bits, (i, byte)| bits | u64::from(byte & 1) << i)
     }
 
     pub fn populate_write(addr: u64, len: u64) {
@@ -533,12 +594,15 @@ mod kernel {
     /// Copies a page that can't be moved (its mapping is read-only, so nobody writes it) and drops the original.
     pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
         let mut context = mm.context();
-        let to = [context.bounce.as_mut_ptr() as u64, PAGE];
+        let to = [context.bounce[0].as_mut_ptr() as u64, PAGE];
         let from = [src, PAGE];
         // SAFETY: reads the page without a signal if it is unreadable (PROT_NONE: EFAULT, then it stays).
         let copied = unsafe {
             let iov = (to.as_ptr() as u64, from.as_ptr() as u64);
-            sys::raw(libc::SYS_process_vm_readv, [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0])
+            sys::raw(
+                libc::SYS_process_vm_readv,
+                [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0],
+            )
         };
         if copied != PAGE as i64 || writable(src) {
             return false;
@@ -556,8 +620,8 @@ mod kernel {
         unsafe { sys::madvise(addr, PAGE, libc::MADV_POPULATE_WRITE) }.is_ok()
     }
 }
-use kernel::{copy_out, drop_frames, populate_write};
 pub use kernel::presence;
+use kernel::{copy_out, drop_frames, populate_write};
 
 /// MADV_PAGEOUT and COLD: moves what can be moved of pages `lo..hi` out, now.
 pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
@@ -565,7 +629,12 @@ pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
         let seen = mm.load(page);
         if seen.young() && !seen.is_locked() {
             let word = mm.word(page);
-            let _ = word.compare_exchange(seen.raw(), seen.with_young(false).raw(), Ordering::Relaxed, Ordering::Relaxed);
+            let _ = word.compare_exchange(
+                seen.raw(),
+                seen.with_young(false).raw(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
         }
     }
     for window in lo.div_ceil(BLOCK)..hi / BLOCK {

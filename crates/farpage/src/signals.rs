@@ -47,11 +47,20 @@ impl Virtual {
 
     fn load(&self) -> Action {
         let [handler, flags, restorer, mask] = [0, 1, 2, 3].map(|i| self.0[i].load(Ordering::Acquire));
-        Action { handler, flags, restorer, mask }
+        Action {
+            handler,
+            flags,
+            restorer,
+            mask,
+        }
     }
 
     fn store(&self, action: &Action) {
-        for (word, value) in self.0.iter().zip([action.handler, action.flags, action.restorer, action.mask]) {
+        for (word, value) in self
+            .0
+            .iter()
+            .zip([action.handler, action.flags, action.restorer, action.mask])
+        {
             word.store(value, Ordering::Release);
         }
     }
@@ -67,11 +76,20 @@ fn kernel_sigaction(sig: i32, new: Option<&Action>, old: Option<&mut Action>) ->
 /// Takes SIGBUS and SIGSYS over; the program's actions for them become virtual. Called once, at activation.
 pub fn install() {
     strip_masks();
-    for (sig, handler) in [(libc::SIGBUS, on_sigbus as *const () as u64), (libc::SIGSYS, on_sigsys as *const () as u64)] {
-        let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64 | SA_RESTORER;
+    for (sig, handler) in [
+        (libc::SIGBUS, on_sigbus as *const () as u64),
+        (libc::SIGSYS, on_sigsys as *const () as u64),
+    ] {
+        let flags =
+            (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64 | SA_RESTORER;
         // SIGSYS re-issues calls that may block, so the program's signals must get through there.
         let mask = if sig == libc::SIGBUS { !OURS } else { 0 };
-        let ours = Action { handler, flags, restorer: stub::restorer(), mask };
+        let ours = Action {
+            handler,
+            flags,
+            restorer: stub::restorer(),
+            mask,
+        };
         let mut before = Action::default();
         kernel_sigaction(sig, Some(&ours), Some(&mut before));
         if let Some(virtual_action) = Virtual::of(sig) {
@@ -84,7 +102,10 @@ pub fn install() {
 fn strip_masks() {
     for sig in 1..=64 {
         let mut action = Action::default();
-        if kernel_sigaction(sig, None, Some(&mut action)) == 0 && action.handler > 1 && action.mask & OURS != 0 {
+        if kernel_sigaction(sig, None, Some(&mut action)) == 0
+            && action.handler > 1
+            && action.mask & OURS != 0
+        {
             action.mask &= !OURS;
             kernel_sigaction(sig, Some(&action), None);
         }
@@ -99,9 +120,14 @@ fn set_mask_of_thread() {
 
 /// rt_sigaction for the program. `-errno` on failure.
 pub fn sigaction(sig: i32, new: Option<&Action>, old: Option<&mut Action>) -> i64 {
-    let stripped = new.map(|action| Action { mask: action.mask & !OURS, ..*action });
+    let stripped = new.map(|action| Action {
+        mask: action.mask & !OURS,
+        ..*action
+    });
     let ours = if mm().is_active() { Virtual::of(sig) } else { None };
-    let Some(virtual_action) = ours else { return kernel_sigaction(sig, stripped.as_ref(), old) };
+    let Some(virtual_action) = ours else {
+        return kernel_sigaction(sig, stripped.as_ref(), old);
+    };
     if let Some(old) = old {
         *old = virtual_action.load();
     }
@@ -146,7 +172,9 @@ pub fn mask_of(context: &mut libc::ucontext_t) -> &mut SigMask {
 
 /// Gives a signal that is not ours to the program.
 fn chain(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let Some(action) = Virtual::of(sig).map(Virtual::load) else { return };
+    let Some(action) = Virtual::of(sig).map(Virtual::load) else {
+        return;
+    };
     // SAFETY: the kernel's siginfo.
     let sent = unsafe { (*info).si_code } <= 0;
     if action.handler == libc::SIG_IGN as u64 && sent {
@@ -157,13 +185,22 @@ fn chain(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         kernel_sigaction(sig, Some(&Action::default()), None);
         if sent {
             // SAFETY: sends the signal to this thread.
-            unsafe { sys::raw(libc::SYS_tgkill, [sys::getpid() as u64, sys::gettid() as u64, sig as u64, 0, 0, 0]) };
+            unsafe {
+                sys::raw(
+                    libc::SYS_tgkill,
+                    [sys::getpid() as u64, sys::gettid() as u64, sig as u64, 0, 0, 0],
+                )
+            };
         }
         return;
     }
     // SAFETY: the kernel's ucontext.
     let outer = *mask_of(unsafe { &mut *(context as *mut libc::ucontext_t) });
-    let own = if action.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { sig_bit(sig) };
+    let own = if action.flags & libc::SA_NODEFER as u64 != 0 {
+        0
+    } else {
+        sig_bit(sig)
+    };
     sys::set_mask((outer | action.mask | own) & !OURS);
     if action.flags & libc::SA_RESETHAND as u64 != 0
         && let Some(virtual_action) = Virtual::of(sig)
@@ -172,7 +209,8 @@ fn chain(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     }
     // SAFETY: the program installed this function as a handler for this signal.
     unsafe {
-        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = core::mem::transmute(action.handler);
+        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+            core::mem::transmute(action.handler);
         handler(sig, info, context);
     }
 }

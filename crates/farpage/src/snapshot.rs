@@ -69,7 +69,12 @@ impl Snapshot {
             zpool_bytes: bytes(header.zpool_pages()),
             unmanaged_bytes: bytes(header.unmanaged.load(Ordering::Relaxed)),
             counters: core::array::from_fn(|i| header.counters[i].load(Ordering::Relaxed)),
-            latency: core::array::from_fn(|i| header.latency[i].iter().map(|n| n.load(Ordering::Relaxed)).collect()),
+            latency: core::array::from_fn(|i| {
+                header.latency[i]
+                    .iter()
+                    .map(|n| n.load(Ordering::Relaxed))
+                    .collect()
+            }),
             areas: area_uses(pool),
             processes,
             elapsed_ns: sys::now_ns().saturating_sub(header.start_ns.load(Ordering::Relaxed)),
@@ -80,7 +85,10 @@ impl Snapshot {
 
 fn process_uses(pool: &Pool) -> Vec<ProcessUse> {
     let bytes = |pages: i64| pages.max(0) as u64 * PAGE_SIZE as u64;
-    let live = pool.processes().iter().filter(|e| e.state.load(Ordering::Acquire) == entry_state::LIVE);
+    let live = pool
+        .processes()
+        .iter()
+        .filter(|e| e.state.load(Ordering::Acquire) == entry_state::LIVE);
     live.map(|entry| ProcessUse {
         pid: entry.pid.load(Ordering::Relaxed),
         active: entry.active.load(Ordering::Relaxed) != 0,
@@ -104,8 +112,16 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
             priority: 0,
         });
     }
-    for (i, area) in header.area[..header.areas.load(Ordering::Relaxed) as usize].iter().enumerate() {
-        let name: Vec<u8> = area.name.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|&b| b != 0).collect();
+    for (i, area) in header.area[..header.areas.load(Ordering::Relaxed) as usize]
+        .iter()
+        .enumerate()
+    {
+        let name: Vec<u8> = area
+            .name
+            .iter()
+            .map(|b| b.load(Ordering::Relaxed))
+            .take_while(|&b| b != 0)
+            .collect();
         uses.push(AreaUse {
             name: String::from_utf8_lossy(&name).into_owned(),
             kind: "file".into(),
@@ -120,10 +136,16 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
 /// Supervisors of running trees whose pool this user may open.
 #[must_use]
 pub fn running_trees() -> Vec<i32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let mut found: Vec<i32> =
-        pids.filter_map(|pid| pool_of(pid)).map(|pool| pool.header().supervisor.load(Ordering::Relaxed)).collect();
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let mut found: Vec<i32> = pids
+        .filter_map(|pid| pool_of(pid))
+        .map(|pool| pool.header().supervisor.load(Ordering::Relaxed))
+        .collect();
     found.sort_unstable();
     found.dedup();
     found
@@ -134,7 +156,11 @@ fn pool_of(pid: i32) -> Option<Pool> {
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
         let target = fs::read_link(entry.path()).unwrap_or_default();
         if target.to_string_lossy().starts_with("/memfd:farpage-pool") {
-            let file = fs::OpenOptions::new().read(true).write(true).open(entry.path()).ok()?;
+            let file = fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(entry.path())
+                .ok()?;
             return Pool::attach(std::os::fd::AsRawFd::as_raw_fd(&file));
         }
     }
@@ -150,7 +176,10 @@ pub struct Snapshotter {
 /// Attaches to the tree of `supervisor_pid`. The error says why not.
 pub fn attach(supervisor_pid: i32) -> Result<Snapshotter, String> {
     match pool_of(supervisor_pid) {
-        Some(pool) => Ok(Snapshotter { pool, supervisor: supervisor_pid }),
+        Some(pool) => Ok(Snapshotter {
+            pool,
+            supervisor: supervisor_pid,
+        }),
         None => Err(format!(
             "process {supervisor_pid} belongs to no running farpage tree that you may look at; `farpage stat` without a \
              PID lists them"

@@ -53,6 +53,7 @@ pub struct RunConfig {
     /// Manage memory from the first byte on instead of from half the budget.
     pub eager: bool,
     pub allow_io_uring: bool,
+    pub readahead: bool,
     pub command: Vec<OsString>,
     /// The preload library's bytes.
     pub preload: &'static [u8],
@@ -82,11 +83,15 @@ const TICK_MS: i32 = 20;
 pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     if config.ram_bytes < RAM_MIN {
         let min = format_size(RAM_MIN);
-        return Err(RunError::Setup(format!("--ram {} is too small to work; the smallest is {min}", format_size(config.ram_bytes))));
+        return Err(RunError::Setup(format!(
+            "--ram {} is too small to work; the smallest is {min}",
+            format_size(config.ram_bytes)
+        )));
     }
     let open = areas::open_all(&config.areas).map_err(RunError::Setup)?;
     let (pool_fd, pool) = make_pool(&config, &open).map_err(RunError::Setup)?;
-    let library = make_library(config.preload).map_err(|e| RunError::Setup(format!("cannot place the preload library in memory: {e}")))?;
+    let library = make_library(config.preload)
+        .map_err(|e| RunError::Setup(format!("cannot place the preload library in memory: {e}")))?;
     let mut child = start(&config, &pool, pool_fd, &library, &open)?;
     drop(library);
     forward_signals(child.id() as i32);
@@ -106,11 +111,16 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         *blocks = area.blocks;
     }
     let compressed = config.areas.iter().find_map(|spec| match spec {
-        AreaSpec::Compressed { limit } => Some(limit.unwrap_or(config.ram_bytes * 2 / 5).min(config.ram_bytes * 3 / 4)),
+        AreaSpec::Compressed { limit } => Some(
+            limit
+                .unwrap_or(config.ram_bytes * 2 / 5)
+                .min(config.ram_bytes * 3 / 4),
+        ),
         AreaSpec::Path { .. } => None,
     });
     geometry.zpages = compressed.unwrap_or(0) / ZPAGE_BYTES as u64;
-    let (pool_fd, pool) = Pool::create(&geometry).map_err(|e| format!("cannot create the pool in memory: {e}"))?;
+    let (pool_fd, pool) =
+        Pool::create(&geometry).map_err(|e| format!("cannot create the pool in memory: {e}"))?;
     let header = pool.header();
     let pages = (config.ram_bytes / PAGE_SIZE as u64) as i64;
     header.supervisor.store(sys::getpid(), Ordering::Relaxed);
@@ -125,6 +135,7 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         (config.eager, flag::EAGER),
         (!config.follow, flag::NO_FOLLOW),
         (config.allow_io_uring, flag::ALLOW_IO_URING),
+        (config.readahead, flag::READAHEAD),
     ] {
         flags |= if on { bit } else { 0 };
     }
@@ -141,12 +152,17 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
 
 /// The inherited descriptors live just below the soft limit (or 1024, which select can still name).
 fn descriptor_base() -> Result<i32, String> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: a valid rlimit.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     let top = limit.rlim_cur.min(1024) as i32;
     if top < 48 {
-        return Err(format!("the limit of open files is {top}; farpage needs 48: raise it with `ulimit -n 1024`"));
+        return Err(format!(
+            "the limit of open files is {top}; farpage needs 48: raise it with `ulimit -n 1024`"
+        ));
     }
     Ok(top - fd::COUNT)
 }
@@ -156,7 +172,12 @@ fn make_library(bytes: &[u8]) -> io::Result<OwnedFd> {
     use std::io::Write;
     use std::os::fd::FromRawFd;
     // SAFETY: creates a descriptor that nobody else owns.
-    let raw = unsafe { libc::memfd_create(c"libfarpage_preload.so".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    let raw = unsafe {
+        libc::memfd_create(
+            c"libfarpage_preload.so".as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+        )
+    };
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -170,10 +191,23 @@ fn make_library(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn start(config: &RunConfig, pool: &Pool, pool_fd: i32, library: &OwnedFd, open: &[OpenArea]) -> Result<Child, RunError> {
+fn start(
+    config: &RunConfig,
+    pool: &Pool,
+    pool_fd: i32,
+    library: &OwnedFd,
+    open: &[OpenArea],
+) -> Result<Child, RunError> {
     let base = pool.header().fd_base.load(Ordering::Relaxed) as i32;
-    let mut wanted = vec![(pool_fd, base + fd::POOL), (library.as_raw_fd(), base + fd::LIBRARY)];
-    wanted.extend(open.iter().enumerate().map(|(i, area)| (area.file.as_raw_fd(), base + fd::AREAS + i as i32)));
+    let mut wanted = vec![
+        (pool_fd, base + fd::POOL),
+        (library.as_raw_fd(), base + fd::LIBRARY),
+    ];
+    wanted.extend(
+        open.iter()
+            .enumerate()
+            .map(|(i, area)| (area.file.as_raw_fd(), base + fd::AREAS + i as i32)),
+    );
     let mut preload = OsString::from(format!("/proc/self/fd/{}", base + fd::LIBRARY));
     if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
         preload.push(":");
@@ -181,12 +215,16 @@ fn start(config: &RunConfig, pool: &Pool, pool_fd: i32, library: &OwnedFd, open:
     }
     let mut command = Command::new(&config.command[0]);
     command.args(&config.command[1..]).env("LD_PRELOAD", preload);
-    command.env(ENV_POOL.to_str().unwrap_or_default(), (base + fd::POOL).to_string());
+    command.env(
+        ENV_POOL.to_str().unwrap_or_default(),
+        (base + fd::POOL).to_string(),
+    );
     // SAFETY: between fork and exec only dup2 is called. Sources may lie in the target range, so they are first moved above it.
     unsafe {
         command.pre_exec(move || {
             for (from, _) in &mut wanted {
-                *from = cvt(libc::fcntl(*from, libc::F_DUPFD_CLOEXEC, base + fd::COUNT).max(-1)).or_else(|_| cvt(*from))?;
+                *from = cvt(libc::fcntl(*from, libc::F_DUPFD_CLOEXEC, base + fd::COUNT).max(-1))
+                    .or_else(|_| cvt(*from))?;
             }
             for &(from, to) in &wanted {
                 cvt(libc::dup2(from, to))?;
@@ -198,14 +236,20 @@ fn start(config: &RunConfig, pool: &Pool, pool_fd: i32, library: &OwnedFd, open:
         let name = config.command[0].to_string_lossy();
         match error.kind() {
             io::ErrorKind::NotFound => RunError::NotFound(format!("{name}: command not found")),
-            io::ErrorKind::PermissionDenied => RunError::NotExecutable(format!("{name}: not executable: {error}")),
+            io::ErrorKind::PermissionDenied => {
+                RunError::NotExecutable(format!("{name}: not executable: {error}"))
+            }
             _ => RunError::NotExecutable(format!("{name}: cannot be run: {error}")),
         }
     })
 }
 
 fn cvt(result: i32) -> io::Result<i32> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 static CHILD: AtomicI32 = AtomicI32::new(0);
@@ -234,13 +278,19 @@ fn watch(child: &mut Child, ledger: &mut Ledger, on_tick: &mut Option<OnTick>) -
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as i32, 0) } as i32;
     let mut next_second = sys::now_ns() + 1_000_000_000;
     loop {
-        let mut poll = libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: pidfd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one pollfd.
         unsafe { libc::poll(&mut poll, 1, TICK_MS) };
         if let Ok(Some(status)) = child.try_wait() {
             // SAFETY: our own descriptor.
             unsafe { libc::close(pidfd) };
-            return status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            return status
+                .code()
+                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         }
         ledger.tick();
         if let Some(on_tick) = on_tick
@@ -264,7 +314,11 @@ fn keep_books_in_background(mut ledger: Ledger) {
             libc::close(fd);
         }
     }
-    ledger.pool().header().supervisor.store(sys::getpid(), Ordering::Relaxed);
+    ledger
+        .pool()
+        .header()
+        .supervisor
+        .store(sys::getpid(), Ordering::Relaxed);
     while ledger.live() > 0 {
         std::thread::sleep(std::time::Duration::from_millis(TICK_MS as u64));
         ledger.tick();

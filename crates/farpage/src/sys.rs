@@ -53,7 +53,11 @@ pub unsafe fn raw(nr: i64, a: [u64; 6]) -> i64 {
 
 /// Turns a raw result into a `Result`.
 pub fn check(ret: i64) -> Result<u64, Errno> {
-    if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as u64) }
+    if (-4095..0).contains(&ret) {
+        Err(Errno(-ret as i32))
+    } else {
+        Ok(ret as u64)
+    }
 }
 
 /// # Safety
@@ -72,7 +76,12 @@ pub const MAP_MANAGED: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP
 /// With MAP_FIXED the range must be the caller's to replace.
 pub unsafe fn mmap(addr: u64, len: u64, prot: i32, flags: i32, fd: i32, off: u64) -> Result<u64, Errno> {
     // SAFETY: the caller vouches for a fixed range; otherwise mmap harms nothing.
-    unsafe { call(libc::SYS_mmap, [addr, len, prot as u64, flags as u64, fd as i64 as u64, off]) }
+    unsafe {
+        call(
+            libc::SYS_mmap,
+            [addr, len, prot as u64, flags as u64, fd as i64 as u64, off],
+        )
+    }
 }
 
 /// # Safety
@@ -104,11 +113,19 @@ pub fn engine_memory(len: u64) -> Result<u64, Errno> {
 
 /// Sleeps until `word` is woken, differs from `expected`, or `timeout_us` passed (0 = no limit). Spurious returns are fine.
 pub fn futex_wait(word: &AtomicU32, expected: u32, shared: bool, timeout_us: u64) {
-    let ts = [(timeout_us / 1_000_000) as i64, ((timeout_us % 1_000_000) * 1000) as i64];
+    let ts = [
+        (timeout_us / 1_000_000) as i64,
+        ((timeout_us % 1_000_000) * 1000) as i64,
+    ];
     let tsp = if timeout_us == 0 { 0 } else { ts.as_ptr() as u64 };
     let op = if shared { 0 } else { 128 };
     // SAFETY: the word and the timespec outlive the call.
-    unsafe { raw(libc::SYS_futex, [word.as_ptr() as u64, op, expected as u64, tsp, 0, 0]) };
+    unsafe {
+        raw(
+            libc::SYS_futex,
+            [word.as_ptr() as u64, op, expected as u64, tsp, 0, 0],
+        )
+    };
 }
 
 pub fn futex_wake(word: &AtomicU32, count: u32, shared: bool) {
@@ -146,7 +163,10 @@ pub fn move_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
 
 /// Monotonic time in nanoseconds (vDSO; safe in signal handlers).
 pub fn now_ns() -> u64 {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a valid timespec; clock_gettime is async-signal-safe and not interposed.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
@@ -170,7 +190,17 @@ pub fn set_mask(mask: SigMask) -> SigMask {
     let mut old: SigMask = 0;
     // SAFETY: both masks are 8 bytes, the kernel's size.
     unsafe {
-        raw(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as u64, &mask as *const _ as u64, &mut old as *mut _ as u64, 8, 0, 0])
+        raw(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as u64,
+                &mask as *const _ as u64,
+                &mut old as *mut _ as u64,
+                8,
+                0,
+                0,
+            ],
+        )
     };
     old
 }
@@ -183,7 +213,12 @@ pub unsafe fn pread_all(fd: i32, addr: u64, len: u64, off: u64) -> Result<(), Er
     let mut done = 0;
     while done < len {
         // SAFETY: the caller vouches for the range.
-        match unsafe { call(libc::SYS_pread64, [fd as u64, addr + done, len - done, off + done, 0, 0]) } {
+        match unsafe {
+            call(
+                libc::SYS_pread64,
+                [fd as u64, addr + done, len - done, off + done, 0, 0],
+            )
+        } {
             Ok(0) => return Err(Errno(libc::EIO)),
             Ok(n) => done += n,
             Err(Errno(libc::EINTR)) => {}
@@ -199,7 +234,12 @@ pub unsafe fn pwrite_all(fd: i32, addr: u64, len: u64, off: u64) -> Result<(), E
     let mut done = 0;
     while done < len {
         // SAFETY: the caller vouches for the range.
-        match unsafe { call(libc::SYS_pwrite64, [fd as u64, addr + done, len - done, off + done, 0, 0]) } {
+        match unsafe {
+            call(
+                libc::SYS_pwrite64,
+                [fd as u64, addr + done, len - done, off + done, 0, 0],
+            )
+        } {
             Ok(0) => return Err(Errno(libc::EIO)),
             Ok(n) => done += n,
             Err(Errno(libc::EINTR)) => {}
@@ -233,7 +273,10 @@ pub struct Num {
 
 impl Num {
     pub fn new(value: u64, base: u64) -> Num {
-        let mut num = Num { digits: [b'0'; 20], start: 20 };
+        let mut num = Num {
+            digits: [b'0'; 20],
+            start: 20,
+        };
         let mut rest = value;
         loop {
             num.start -= 1;
@@ -256,9 +299,15 @@ pub fn die(parts: &[&str]) -> ! {
     // SAFETY: restores the default action of SIGABRT and sends it to this process; nothing returns.
     unsafe {
         let action = [0u64; 4];
-        raw(libc::SYS_rt_sigaction, [libc::SIGABRT as u64, action.as_ptr() as u64, 0, 8, 0, 0]);
+        raw(
+            libc::SYS_rt_sigaction,
+            [libc::SIGABRT as u64, action.as_ptr() as u64, 0, 8, 0, 0],
+        );
         set_mask(0);
-        raw(libc::SYS_kill, [getpid() as u64, libc::SIGABRT as u64, 0, 0, 0, 0]);
+        raw(
+            libc::SYS_kill,
+            [getpid() as u64, libc::SIGABRT as u64, 0, 0, 0, 0],
+        );
         raw(libc::SYS_exit_group, [134, 0, 0, 0, 0, 0]);
     }
     loop {

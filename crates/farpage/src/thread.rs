@@ -23,7 +23,12 @@ static SLEEPS: AtomicU32 = AtomicU32::new(0);
 
 /// Starts a bare thread running `body`.
 fn spawn(body: extern "C" fn() -> !) -> Result<(), Errno> {
-    let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM;
     let top = sys::engine_memory(STACK_LEN)? + STACK_LEN;
     let mask = sys::set_mask(!0);
     let ret: i64;
@@ -61,7 +66,10 @@ fn headroom(mm: &Mm) -> i64 {
 /// Called by faults: wakes a sleeping reclaimer when room gets scarce.
 #[inline]
 pub fn nudge(mm: &Mm) {
-    if SLEEPS.load(Ordering::Relaxed) != 0 && mm.header().excess(headroom(mm)) > 0 && SLEEPS.swap(0, Ordering::Relaxed) != 0 {
+    if SLEEPS.load(Ordering::Relaxed) != 0
+        && mm.header().excess(headroom(mm)) > 0
+        && SLEEPS.swap(0, Ordering::Relaxed) != 0
+    {
         reclaim::ask_everyone(mm);
     }
 }
@@ -72,7 +80,9 @@ extern "C" fn reclaimer_main() -> ! {
         let seq = mm.header().reclaim_seq.load(Ordering::Relaxed);
         let excess = mm.header().excess(headroom(mm));
         let mut done = 0;
-        if excess > 0 && mm.entry().resident.load(Ordering::Relaxed) + mm.entry().frames.load(Ordering::Relaxed) > 0 {
+        if excess > 0
+            && mm.entry().resident.load(Ordering::Relaxed) + mm.entry().frames.load(Ordering::Relaxed) > 0
+        {
             let _inside = mm.gate.shared();
             done = reclaim::reclaim(mm, excess.min(128));
         }
@@ -95,11 +105,18 @@ extern "C" fn delivery_main() -> ! {
     let fd = mm.uffd().0;
     let mut messages = [[0u64; 4]; 16];
     loop {
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one pollfd and a buffer of whole messages, both ours.
         let got = unsafe {
             sys::raw(libc::SYS_poll, [&mut poll as *mut _ as u64, 1, u64::MAX, 0, 0, 0]);
-            sys::raw(libc::SYS_read, [fd as u64, messages.as_mut_ptr() as u64, 512, 0, 0, 0])
+            sys::raw(
+                libc::SYS_read,
+                [fd as u64, messages.as_mut_ptr() as u64, 512, 0, 0, 0],
+            )
         };
         for message in &messages[..(got.max(0) / 32) as usize] {
             let addr = message[2];

@@ -35,15 +35,15 @@ pub enum LoadError {
     Impossible { slot: u32 },
 }
 
-/// Fills `context.bounce` with the content of `slot`, verified.
-pub fn load(mm: &Mm, slot: u32, context: &mut Context) -> Result<Source, LoadError> {
+/// Fills `context.bounce[at]` with the content of `slot`, verified.
+pub fn load(mm: &Mm, slot: u32, context: &mut Context, at: usize) -> Result<Source, LoadError> {
     let table = mm.pool().swap_table();
     let mut waits = 0;
     loop {
         let word = table.load(slot);
         let result = match word.backing() {
-            Some(Backing::Compressed(handle)) => load_compressed(mm, slot, handle, context),
-            Some(Backing::File { area, block }) => load_block(mm, slot, usize::from(area), block, context),
+            Some(Backing::Compressed(handle)) => load_compressed(mm, slot, handle, context, at),
+            Some(Backing::File { area, block }) => load_blocks(mm, &[slot], (area, block), context, at),
             None => Err(LoadError::Impossible { slot }),
         };
         match result {
@@ -57,7 +57,13 @@ pub fn load(mm: &Mm, slot: u32, context: &mut Context) -> Result<Source, LoadErr
     }
 }
 
-fn load_compressed(mm: &Mm, slot: u32, handle: Handle, context: &mut Context) -> Result<Source, LoadError> {
+fn load_compressed(
+    mm: &Mm,
+    slot: u32,
+    handle: Handle,
+    context: &mut Context,
+    to: usize,
+) -> Result<Source, LoadError> {
     let zpool = mm.pool().zpool();
     let offset = zpool.offset(handle) as u64;
     let capacity = zpool.capacity(handle);
@@ -65,34 +71,64 @@ fn load_compressed(mm: &Mm, slot: u32, handle: Handle, context: &mut Context) ->
     // SAFETY: a handle from a slot word lies inside the zpool's data; u32 reads of shared memory, volatile.
     let (owner, length, crc) = unsafe {
         let words = at as *const u32;
-        (words.read_volatile(), words.add(1).read_volatile() as usize, words.add(2).read_volatile())
+        (
+            words.read_volatile(),
+            words.add(1).read_volatile() as usize,
+            words.add(2).read_volatile(),
+        )
     };
     if owner != slot || length == 0 || length + HEADER_BYTES > capacity || length > context.out.len() {
         return Err(LoadError::Corrupt { slot });
     }
     let Context { bounce, out, .. } = context;
     // SAFETY: length bytes lie inside the object and fit `out`; see the file's note on shared bytes.
-    unsafe { core::ptr::copy_nonoverlapping((at + HEADER_BYTES as u64) as *const u8, out.as_mut_ptr(), length) };
-    let decoded = lz4_flex::block::decompress_into(&out[..length], &mut bounce[..]);
-    if !matches!(decoded, Ok(PAGE_SIZE)) || crc32c::crc32c(&bounce[..]) != crc {
+    unsafe {
+        core::ptr::copy_nonoverlapping((at + HEADER_BYTES as u64) as *const u8, out.as_mut_ptr(), length)
+    };
+    let decoded = lz4_flex::block::decompress_into(&out[..length], &mut bounce[to][..]);
+    if !matches!(decoded, Ok(PAGE_SIZE)) || crc32c::crc32c(&bounce[to][..]) != crc {
         return Err(LoadError::Corrupt { slot });
     }
     mm.header().count(Counter::Zswpin, 1);
     Ok(Source::Compressed)
 }
 
-fn load_block(mm: &Mm, slot: u32, area: usize, block: u64, context: &mut Context) -> Result<Source, LoadError> {
-    let map = mm.pool().block_map(area);
-    let at = context.bounce.as_mut_ptr() as u64;
-    // SAFETY: the bounce page is ours alone.
-    unsafe { sys::pread_all(mm.fd(fd::AREAS + area as i32), at, PAGE, block * PAGE) }
-        .map_err(|errno| LoadError::Io { slot, errno })?;
-    if map.owner(block) != slot || crc32c::crc32c(&context.bounce[..]) != map.crc(block) {
-        return Err(LoadError::Corrupt { slot });
+/// Where in a file a slot's page lies, if it does.
+pub fn block_of(mm: &Mm, slot: u32) -> Option<(u8, u64)> {
+    match mm.pool().swap_table().load(slot).backing() {
+        Some(Backing::File { area, block }) => Some((area, block)),
+        _ => None,
+    }
+}
+
+/// Reads the pages of `slots`, which lie in consecutive blocks from `first` on, with one call to `bounce[to..]`, verified.
+pub fn load_blocks(
+    mm: &Mm,
+    slots: &[u32],
+    first: (u8, u64),
+    context: &mut Context,
+    to: usize,
+) -> Result<Source, LoadError> {
+    let (area, block) = first;
+    let map = mm.pool().block_map(usize::from(area));
+    let at = context.bounce[to].as_mut_ptr() as u64;
+    let bytes = slots.len() as u64 * PAGE;
+    // SAFETY: the bounce pages are ours alone, and the caller asks for no more than lie behind `to`.
+    unsafe { sys::pread_all(mm.fd(fd::AREAS + i32::from(area)), at, bytes, block * PAGE) }.map_err(
+        |errno| LoadError::Io {
+            slot: slots[0],
+            errno,
+        },
+    )?;
+    for (i, &slot) in slots.iter().enumerate() {
+        let block = block + i as u64;
+        if map.owner(block) != slot || crc32c::crc32c(&context.bounce[to + i][..]) != map.crc(block) {
+            return Err(LoadError::Corrupt { slot });
+        }
     }
     let header = mm.header();
-    header.count(Counter::Pswpin, 1);
-    header.count(Counter::FileReadBytes, PAGE);
+    header.count(Counter::Pswpin, slots.len() as u64);
+    header.count(Counter::FileReadBytes, bytes);
     Ok(Source::File)
 }
 
@@ -106,7 +142,17 @@ pub fn refuse_page(error: LoadError, address: u64) -> ! {
     };
     let (slot, code) = (sys::Num::new(u64::from(slot), 10), sys::Num::new(code as u64, 10));
     let tail = "; the program was stopped so that no wrong data is used; check the swap device";
-    sys::die(&["farpage: page 0x", at.text(), " (slot ", slot.text(), "): ", what, " ", code.text(), tail])
+    sys::die(&[
+        "farpage: page 0x",
+        at.text(),
+        " (slot ",
+        slot.text(),
+        "): ",
+        what,
+        " ",
+        code.text(),
+        tail,
+    ])
 }
 
 /// True if every byte of the page at `address` is zero.
@@ -132,8 +178,15 @@ pub fn compress(mm: &Mm, address: u64, context: &mut Context) -> Option<Compress
     let page = unsafe { core::slice::from_raw_parts(address as *const u8, PAGE_SIZE) };
     let Context { out, table, .. } = context;
     let length = lz4_flex::block::compress_into_with_table(page, &mut out[..], table).ok()?;
-    let worth = if header.areas.load(Ordering::Relaxed) > 0 { WORTH_BESIDE_FILE } else { WORTH_ALONE };
-    (length + HEADER_BYTES <= worth).then(|| Compressed { length, crc: crc32c::crc32c(page) })
+    let worth = if header.areas.load(Ordering::Relaxed) > 0 {
+        WORTH_BESIDE_FILE
+    } else {
+        WORTH_ALONE
+    };
+    (length + HEADER_BYTES <= worth).then(|| Compressed {
+        length,
+        crc: crc32c::crc32c(page),
+    })
 }
 
 /// Puts a compressed page into the zpool under `slot`; `None` if the tier is at its limit.
@@ -148,7 +201,11 @@ pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context
         let words = at as *mut u32;
         words.add(1).write_volatile(page.length as u32);
         words.add(2).write_volatile(page.crc);
-        core::ptr::copy_nonoverlapping(context.out.as_ptr(), (at + HEADER_BYTES as u64) as *mut u8, page.length);
+        core::ptr::copy_nonoverlapping(
+            context.out.as_ptr(),
+            (at + HEADER_BYTES as u64) as *mut u8,
+            page.length,
+        );
     }
     header.count(Counter::Zswpout, 1);
     header.count(Counter::CompressedBytesIn, PAGE);
@@ -173,7 +230,9 @@ pub fn write_run(mm: &Mm, address: u64, slots: &[u32]) -> Option<Written> {
             continue;
         }
         let map = mm.pool().block_map(area);
-        let Some((first, count)) = map.alloc_run(&info.cursor, slots) else { continue };
+        let Some((first, count)) = map.alloc_run(&info.cursor, slots) else {
+            continue;
+        };
         info.used.fetch_add(count as i64, Ordering::Relaxed);
         let bytes = count as u64 * PAGE;
         // SAFETY: the frames belong to a block that this thread is storing: readable and unchanging.
@@ -190,7 +249,11 @@ pub fn write_run(mm: &Mm, address: u64, slots: &[u32]) -> Option<Written> {
         }
         header.count(Counter::Pswpout, count as u64);
         header.count(Counter::FileWriteBytes, bytes);
-        return Some(Written { area: area as u8, first, count });
+        return Some(Written {
+            area: area as u8,
+            first,
+            count,
+        });
     }
     None
 }
@@ -221,16 +284,26 @@ pub fn free_backing(pool: &crate::pool::Pool, backing: Backing, owner: u16) {
         },
         Backing::File { area, block } => {
             pool.block_map(usize::from(area)).free(block);
-            pool.header().area[usize::from(area)].used.fetch_sub(1, Ordering::Relaxed);
+            pool.header().area[usize::from(area)]
+                .used
+                .fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 /// The pool contradicts itself: going on could hand one program's page to another.
 pub fn stop(impossible: &Impossible) -> ! {
-    let (slot, word) = (sys::Num::new(u64::from(impossible.slot), 10), sys::Num::new(impossible.word, 16));
+    let (slot, word) = (
+        sys::Num::new(u64::from(impossible.slot), 10),
+        sys::Num::new(impossible.word, 16),
+    );
     sys::die(&[
-        "farpage: impossible swap entry: slot ", slot.text(), " word 0x", word.text(), ", expected ",
-        impossible.expected, "; the program was stopped; please report this",
+        "farpage: impossible swap entry: slot ",
+        slot.text(),
+        " word 0x",
+        word.text(),
+        ", expected ",
+        impossible.expected,
+        "; the program was stopped; please report this",
     ])
 }

@@ -40,11 +40,21 @@ pub fn install(mm: &Mm) -> Result<(), Errno> {
         trap_hidden: false,
         refuse_io_uring: !header.has(flag::ALLOW_IO_URING),
     });
-    let prog = libc::sock_fprog { len: program.len as u16, filter: program.insns.as_ptr() as *mut _ };
+    let prog = libc::sock_fprog {
+        len: program.len as u16,
+        filter: program.insns.as_ptr() as *mut _,
+    };
     const TSYNC: u64 = 1;
     // SAFETY: a valid program; without the privilege to install it as it is, the process gives up gaining privileges.
     unsafe {
-        let args = [libc::SECCOMP_SET_MODE_FILTER as u64, TSYNC, &prog as *const _ as u64, 0, 0, 0];
+        let args = [
+            libc::SECCOMP_SET_MODE_FILTER as u64,
+            TSYNC,
+            &prog as *const _ as u64,
+            0,
+            0,
+            0,
+        ];
         let first = sys::raw(libc::SYS_seccomp, args);
         if first == 0 {
             return Ok(());
@@ -72,8 +82,15 @@ unsafe fn plain_close(fd: i32) -> i64 {
 pub fn on_trap(context: &mut libc::ucontext_t) {
     let regs = &context.uc_mcontext.gregs;
     let nr = regs[libc::REG_RAX as usize];
-    let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
-        .map(|reg| regs[reg as usize] as u64);
+    let args = [
+        libc::REG_RDI,
+        libc::REG_RSI,
+        libc::REG_RDX,
+        libc::REG_R10,
+        libc::REG_R8,
+        libc::REG_R9,
+    ]
+    .map(|reg| regs[reg as usize] as u64);
     let mm = mm();
     mm.header().count(farpage_core::stats::Counter::SyscallTrap, 1);
     let result = match nr {
@@ -113,7 +130,11 @@ fn on_sigaltstack(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
     let before = context.uc_stack;
     if new != 0 {
         let mut wanted = before;
-        if !read_user(new, &mut wanted as *mut _ as u64, size_of::<libc::stack_t>() as u64) {
+        if !read_user(
+            new,
+            &mut wanted as *mut _ as u64,
+            size_of::<libc::stack_t>() as u64,
+        ) {
             return -(libc::EFAULT as i64);
         }
         keep_resident(wanted.ss_sp as u64, wanted.ss_size as u64);
@@ -178,7 +199,9 @@ fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
         let mut value = 0u64;
         read_user(addr, &mut value as *mut _ as u64, 8).then_some(value)
     };
-    syscalls::ranges(nr as usize, &args, &mut read, &mut |start, len| pins.add(mm, start, len));
+    syscalls::ranges(nr as usize, &args, &mut read, &mut |start, len| {
+        pins.add(mm, start, len)
+    });
     // SAFETY: the program's own call.
     let result = unsafe { sys::raw(nr, args) };
     if !(syscalls::keeps(nr as usize, &args) && result >= 0) {
@@ -206,12 +229,19 @@ impl Default for Pins {
 impl Pins {
     #[must_use]
     pub fn new() -> Pins {
-        Pins { near: [(0, 0); 40], len: 0, far: 0, far_len: 0 }
+        Pins {
+            near: [(0, 0); 40],
+            len: 0,
+            far: 0,
+            far_len: 0,
+        }
     }
 
     /// Faults in and pins the managed pages of a range; pages that do not exist are the kernel's to complain about.
     pub fn add(&mut self, mm: &Mm, start: u64, len: u64) {
-        let Some((lo, hi)) = managed_part(start, len) else { return };
+        let Some((lo, hi)) = managed_part(start, len) else {
+            return;
+        };
         let mut from = lo;
         for page in lo..hi {
             if !fault::pin(mm, page) {
@@ -273,7 +303,15 @@ fn in_pieces(nr: i64, args: [u64; 6], chunk: Chunk) -> Option<i64> {
             if !long || !may_split(nr, args, reads) {
                 return None;
             }
-            Some(transfer(Pieces { nr, args, buf, len, offset, reads, most }))
+            Some(transfer(Pieces {
+                nr,
+                args,
+                buf,
+                len,
+                offset,
+                reads,
+                most,
+            }))
         }
         Chunk::ReadVec { iov, count, offset } | Chunk::WriteVec { iov, count, offset } => {
             let reads = matches!(chunk, Chunk::ReadVec { .. });
@@ -324,7 +362,11 @@ fn transfer(pieces: Pieces) -> i64 {
 
 /// Whether a further read would not block (or is getrandom, which has no descriptor).
 fn readable_now(fd: u64) -> bool {
-    let mut poll = libc::pollfd { fd: fd as i32, events: libc::POLLIN, revents: 0 };
+    let mut poll = libc::pollfd {
+        fd: fd as i32,
+        events: libc::POLLIN,
+        revents: 0,
+    };
     // SAFETY: one pollfd of ours.
     unsafe { sys::raw(libc::SYS_poll, [&mut poll as *mut _ as u64, 1, 0, 0, 0, 0]) != 0 }
 }
@@ -349,7 +391,17 @@ fn may_split(nr: i64, args: [u64; 6], _reads: bool) -> bool {
             let out = (&mut kind as *mut _ as u64, &mut len as *mut _ as u64);
             // SAFETY: getsockopt writes an int.
             unsafe {
-                sys::raw(libc::SYS_getsockopt, [args[0], libc::SOL_SOCKET as u64, libc::SO_TYPE as u64, out.0, out.1, 0])
+                sys::raw(
+                    libc::SYS_getsockopt,
+                    [
+                        args[0],
+                        libc::SOL_SOCKET as u64,
+                        libc::SO_TYPE as u64,
+                        out.0,
+                        out.1,
+                        0,
+                    ],
+                )
             };
             kind == libc::SOCK_STREAM
         }
@@ -358,7 +410,13 @@ fn may_split(nr: i64, args: [u64; 6], _reads: bool) -> bool {
 }
 
 /// A vector transfer whose buffers together are too long: one element at a time.
-fn vector(nr: i64, args: [u64; 6], (iov, count, offset): (u8, u8, Option<u8>), reads: bool, most: u64) -> Option<i64> {
+fn vector(
+    nr: i64,
+    args: [u64; 6],
+    (iov, count, offset): (u8, u8, Option<u8>),
+    reads: bool,
+    most: u64,
+) -> Option<i64> {
     let (array, entries) = (args[usize::from(iov)], args[usize::from(count)]);
     if entries > 1024 {
         return None;
@@ -423,22 +481,33 @@ pub fn close_range(args: [u64; 6]) -> i64 {
 fn memory_call(nr: i64, args: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = args;
     match nr {
-        libc::SYS_mmap => {
-            mem::mmap(mem::Map { addr: a, len: b, prot: c as i32, flags: d as i32, fd: e as i32, offset: f })
-        }
+        libc::SYS_mmap => mem::mmap(mem::Map {
+            addr: a,
+            len: b,
+            prot: c as i32,
+            flags: d as i32,
+            fd: e as i32,
+            offset: f,
+        }),
         libc::SYS_munmap => mem::munmap(a, b),
         libc::SYS_mprotect => mem::mprotect(a, b, c as i32, None),
         libc::SYS_pkey_mprotect => mem::mprotect(a, b, c as i32, Some(d as i32)),
         libc::SYS_madvise => mem::madvise(a, b, c as i32),
-        libc::SYS_mremap => {
-            mem::mremap(mem::Remap { old: a, old_len: b, new_len: c, flags: d as i32, new: e })
-        }
+        libc::SYS_mremap => mem::mremap(mem::Remap {
+            old: a,
+            old_len: b,
+            new_len: c,
+            flags: d as i32,
+            new: e,
+        }),
         libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => {
             mem::mlock(a, b, nr != libc::SYS_munlock).unwrap_or_else(|| perform_whole(nr, args))
         }
         libc::SYS_mincore => {
             let mut fine = true;
-            let result = mem::mincore(a, b, &mut |i, byte| fine &= write_user(c + i, &byte as *const _ as u64, 1));
+            let result = mem::mincore(a, b, &mut |i, byte| {
+                fine &= write_user(c + i, &byte as *const _ as u64, 1)
+            });
             match result {
                 Some(0) if !fine => -(libc::EFAULT as i64),
                 Some(result) => result,

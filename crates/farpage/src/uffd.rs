@@ -59,7 +59,10 @@ fn open_device(flags: u64) -> Result<u64, Errno> {
     // SAFETY: opens a descriptor by a constant path.
     let dev = unsafe {
         let how = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
-        sys::call(libc::SYS_openat, [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0])?
+        sys::call(
+            libc::SYS_openat,
+            [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0],
+        )?
     };
     // SAFETY: the ioctl takes flags by value.
     let fd = unsafe { ioctl(dev as i32, USERFAULTFD_IOC_NEW, flags) };
@@ -106,7 +109,13 @@ impl Uffd {
 
 fn done(result: Result<u64, Errno>, count: i64, len: u64) -> Done {
     match result {
-        Ok(_) => Done { bytes: len, error: None },
-        Err(e) => Done { bytes: count.max(0) as u64, error: Some(e) },
+        Ok(_) => Done {
+            bytes: len,
+            error: None,
+        },
+        Err(e) => Done {
+            bytes: count.max(0) as u64,
+            error: Some(e),
+        },
     }
 }
