@@ -51,7 +51,7 @@ pub fn address(real: Real) -> *mut c_void {
 
 /// The real function as a function pointer of the given type.
 macro_rules! call_real {
-    ($name:ident as fn($($ty:ty),*) -> $ret:ty, $($arg:expr),*) => {{
+    ($name:ident as fn($($ty:ty),* $(,)?) -> $ret:ty, $($arg:expr),* $(,)?) => {{
         let address = $crate::real::address($crate::real::Real::$name);
         // SAFETY: the symbol of that name has this signature in libc.
         let function: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { core::mem::transmute(address) };

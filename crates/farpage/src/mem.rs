@@ -537,26 +537,26 @@ pub fn mremap(request: Remap) -> i64 {
     result
 }
 
-/// Maps the pages right behind the old ones, if nothing is there.
+/// Lets the kernel grow the mapping where it is, if nothing is behind it. The new part shares the mapping and with it the
+/// registration (a separate mapping beside it would not always merge, and could never be remapped as one).
 fn grow_in_place(mm: &Mm, request: Remap) -> bool {
-    let (lo, hi) = (
-        page_of(request.old + request.old_len),
-        page_of(request.old) + request.new_len / PAGE,
-    );
+    let (lo, hi) = (page_of(request.old + request.old_len), page_of(request.old) + request.new_len / PAGE);
     if hi > MANAGED_PAGES {
         return false;
     }
     let _alone = mm.gate.alone();
-    {
-        let mut maps = mm.maps.lock();
-        let Some(maps) = maps.as_mut() else { return false };
-        let whole = maps.covers(page_of(request.old), lo);
-        if !whole || maps.overlaps(lo, hi) || maps.insert(lo, hi).is_err() {
-            return false;
-        }
+    let mut maps = mm.maps.lock();
+    let Some(maps) = maps.as_mut() else { return false };
+    if maps.overlaps(lo, hi) || maps.insert(lo, hi).is_err() {
+        return false;
     }
-    mm.top_page.fetch_max(hi, Ordering::Relaxed);
-    map_at(mm, lo, hi - lo, sys::PROT_RW).is_ok()
+    let grown = Remap { flags: 0, ..request }.kernel() == request.old as i64;
+    if grown {
+        mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    } else {
+        let _ = maps.remove(lo, hi);
+    }
+    grown
 }
 
 /// An unmanaged mapping is moved onto managed addresses: what was there goes, what comes stays the kernel's.
