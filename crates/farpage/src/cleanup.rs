@@ -86,6 +86,7 @@ fn put(pool: &Pool, slot: u32, owner: u16) {
     if let Ok(Some(backing)) = table.put(slot, owner) {
         tiers::free_backing(pool, backing, owner);
         table.release(slot);
+        pool.header().slots_used.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -109,6 +110,7 @@ fn free_busy(pool: &Pool, pool_fd: i32, owner: u16) {
             }
         });
         table.release(slot);
+        pool.header().slots_used.fetch_sub(1, Ordering::Relaxed);
     });
     for zpage in zpool.emptying_of(owner) {
         pool.punch_zpage(zpage);

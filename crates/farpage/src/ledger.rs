@@ -6,6 +6,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::Ordering;
 
+use farpage_core::units::PAGE_SIZE;
+use farpage_core::zpool::ZPAGE_BYTES;
+
 use crate::cleanup;
 use crate::pool::{Pool, ProcEntry, entry_state};
 use crate::sys;
@@ -16,7 +19,9 @@ const CHARGE_AFTER_NS: u64 = 10_000_000;
 const EMBRYO_MAX_NS: u64 = 10_000_000_000;
 /// How often the costly exact share of a process's memory is read, and from what size on (pages).
 const SHARE_EVERY_NS: u64 = 500_000_000;
-const SHARE_FROM: i64 = 1024;
+const SHARE_FROM: i64 = 192;
+
+const ZPAGE_PAGES: i64 = (ZPAGE_BYTES / PAGE_SIZE) as i64;
 
 /// What a process shares with others by copy-on-write and is counted once only: anonymous pages less its fair share.
 #[derive(Default)]
@@ -30,6 +35,8 @@ pub struct Ledger {
     pool_fd: i32,
     shared: HashMap<i32, Shared>,
     live: usize,
+    /// Processes alive at the tick before: alone, a process shares nothing.
+    entries: usize,
 }
 
 /// One process as /proc shows it, in pages.
@@ -47,6 +54,7 @@ impl Ledger {
             pool_fd,
             shared: HashMap::new(),
             live: 0,
+            entries: 0,
         }
     }
 
@@ -66,6 +74,7 @@ impl Ledger {
         let now = sys::now_ns();
         let mut unmanaged = 0;
         let mut managed = 0;
+        self.entries = self.live;
         self.live = 0;
         for index in 0..self.pool.processes().len() {
             let entry = &self.pool.processes()[index];
@@ -118,7 +127,7 @@ impl Ledger {
     }
 
     fn shared_pages(&mut self, pid: i32, anon: i64, now: u64) -> i64 {
-        if self.live == 0 && self.shared.len() <= 1 || anon < SHARE_FROM {
+        if self.entries < 2 || anon < SHARE_FROM {
             return 0;
         }
         let shared = self.shared.entry(pid).or_default();

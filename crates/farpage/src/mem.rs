@@ -687,17 +687,22 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
 
 /// A managed mapping moved to an unmanaged address: everything comes in first and is the kernel's from then on.
 fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
-    if mm.is_active() && prefetch(mm, lo, hi, libc::MADV_WILLNEED) < 0 {
-        return ENOMEM;
+    let active = mm.is_active();
+    let pinned = |page: &u64| active && mm.load(*page).pins() != 0;
+    if active {
+        (lo..hi).filter(|&page| mm.load(page).kind() != Kind::Untouched).for_each(|page| {
+            fault::pin(mm, page);
+        });
     }
-    let alone = mm.gate.alone();
-    if mm.is_active() && (lo..hi).any(|page| matches!(mm.load(page).kind(), Kind::Cached | Kind::Swapped)) {
-        return ENOMEM;
-    }
-    let result = request.kernel();
-    if result >= 0 {
-        discard(mm, lo, hi, &alone);
-        forget(mm, lo, hi);
-    }
+    let result = {
+        let alone = mm.gate.alone();
+        let result = request.kernel();
+        if result >= 0 {
+            discard(mm, lo, hi, &alone);
+            forget(mm, lo, hi);
+        }
+        result
+    };
+    (lo..hi).filter(pinned).for_each(|page| fault::unpin(mm, page));
     result
 }

@@ -131,11 +131,11 @@ pub struct Header {
     pub committed: AtomicI64,
     pub unmanaged: AtomicI64,
     pub peak: AtomicI64,
+    pub slots_used: AtomicI64,
     pub zpages_used: AtomicU64,
     pub zpages_limit: AtomicU64,
     /// Bumped to ask every process to reclaim; a futex.
     pub reclaim_seq: AtomicU32,
-    pub slot_cursor: AtomicU32,
     pub start_ns: AtomicU64,
     pub area: [Area; MAX_AREAS],
     pub counters: [AtomicU64; Counter::COUNT],

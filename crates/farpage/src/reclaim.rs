@@ -139,6 +139,9 @@ impl Frames {
 
 const STAGING_LEN: u64 = BLOCKS as u64 * BLOCK * PAGE;
 
+/// When this process last gave up waiting for room.
+static OVERRUN_NS: AtomicU64 = AtomicU64::new(0);
+
 /// Waits, reclaiming, until `pages` more may be charged. Returns in any case: a tree that can't get below its limit
 /// (all swap full, others stopped) overruns it rather than hang, and says so in `limit_overrun`.
 pub fn ensure_room(mm: &Mm, pages: i64) {
@@ -148,6 +151,8 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
     }
     let start = sys::now_ns();
     let mut idle = 0;
+    // A limit that could not be reached a moment ago is not waited for again by every single fault.
+    let patience = if start.saturating_sub(OVERRUN_NS.load(Ordering::Relaxed)) < 1_000_000_000 { 4 } else { 400 };
     while header.excess(pages) > 0 {
         header.count(Counter::PgreclaimDirect, 1);
         if reclaim(mm, header.excess(pages).max(BLOCK as i64)) > 0 {
@@ -155,8 +160,9 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
             continue;
         }
         idle += 1;
-        if idle > 400 {
+        if idle > patience {
             header.count(Counter::LimitOverrun, 1);
+            OVERRUN_NS.store(sys::now_ns(), Ordering::Relaxed);
             break;
         }
         ask_everyone(mm);
@@ -441,17 +447,13 @@ fn store_small(mm: &Mm, page: u64, frame: u64, context: &mut Context) -> bool {
     let Some(compressed) = tiers::compress(mm, at, context) else {
         return false;
     };
-    let Some(slot) = alloc_slot(mm) else { return false };
+    let Some(slot) = tiers::alloc_slot(mm) else { return false };
     let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) else {
-        mm.pool().swap_table().abandon(slot);
+        tiers::abandon_slot(mm, slot);
         return false;
     };
     hand_over(mm, page, frame, slot, backing);
     true
-}
-
-fn alloc_slot(mm: &Mm) -> Option<u32> {
-    mm.pool().swap_table().alloc(mm.owner(), &mm.slot_cursor)
 }
 
 /// The page is in `slot` from now on, unless the program took it back. The word names the slot before the slot counts
@@ -472,7 +474,7 @@ fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: farpage_core::s
         mm.unlock(page, locked, PageState::swapped(slot));
     } else {
         tiers::free_backing(mm.pool(), backing, mm.owner());
-        table.abandon(slot);
+        tiers::abandon_slot(mm, slot);
     }
 }
 
@@ -484,7 +486,7 @@ fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64) {
         let len = u64::from((!(left >> at)).trailing_zeros()).min(BLOCK - at);
         let mut slots = [0u32; BLOCK as usize];
         let got = (0..len as usize)
-            .take_while(|&i| alloc_slot(mm).map(|slot| slots[i] = slot).is_some())
+            .take_while(|&i| tiers::alloc_slot(mm).map(|slot| slots[i] = slot).is_some())
             .count();
         let written = tiers::write_run(mm, mm.frames.address(block * BLOCK + at), &slots[..got]);
         let count = written.as_ref().map_or(0, |w| w.count);
@@ -505,7 +507,7 @@ fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64) {
         }
         slots[count..got]
             .iter()
-            .for_each(|&slot| mm.pool().swap_table().abandon(slot));
+            .for_each(|&slot| tiers::abandon_slot(mm, slot));
         if count == 0 {
             return;
         }

@@ -229,6 +229,9 @@ pub fn write_run(mm: &Mm, address: u64, slots: &[u32]) -> Option<Written> {
         if info.used.load(Ordering::Relaxed) >= info.blocks.load(Ordering::Relaxed) as i64 {
             continue;
         }
+        if i64::from(info.cursor.load(Ordering::Relaxed)) > bound(info.used.load(Ordering::Relaxed)) {
+            info.cursor.store(0, Ordering::Relaxed);
+        }
         let map = mm.pool().block_map(area);
         let Some((first, count)) = map.alloc_run(&info.cursor, slots) else {
             continue;
@@ -258,6 +261,30 @@ pub fn write_run(mm: &Mm, address: u64, slots: &[u32]) -> Option<Written> {
     None
 }
 
+/// A slot to fill. Slots are taken from the low end of the table, bounded by half as many again as are in use, so that
+/// the written part of the table (and of the swap file, see `write_run`) stays in proportion.
+pub fn alloc_slot(mm: &Mm) -> Option<u32> {
+    let used = mm.header().slots_used.fetch_add(1, Ordering::Relaxed);
+    if i64::from(mm.slot_cursor.load(Ordering::Relaxed)) > bound(used) {
+        mm.slot_cursor.store(0, Ordering::Relaxed);
+    }
+    let slot = mm.pool().swap_table().alloc(mm.owner(), &mm.slot_cursor);
+    if slot.is_none() {
+        mm.header().slots_used.fetch_sub(1, Ordering::Relaxed);
+    }
+    slot
+}
+
+/// Gives back a slot that was never published.
+pub fn abandon_slot(mm: &Mm, slot: u32) {
+    mm.pool().swap_table().abandon(slot);
+    mm.header().slots_used.fetch_sub(1, Ordering::Relaxed);
+}
+
+fn bound(used: i64) -> i64 {
+    used + used / 2 + 8192
+}
+
 /// Gives up one reference to `slot`; the last one frees what is behind it.
 pub fn put(mm: &Mm, slot: u32) {
     let table = mm.pool().swap_table();
@@ -265,6 +292,7 @@ pub fn put(mm: &Mm, slot: u32) {
         Ok(Some(backing)) => {
             free_backing(mm.pool(), backing, mm.owner());
             table.release(slot);
+            mm.header().slots_used.fetch_sub(1, Ordering::Relaxed);
         }
         Ok(None) => {}
         Err(impossible) => stop(&impossible),
