@@ -206,6 +206,7 @@ fn inherited(state: PageState) -> PageState {
 }
 
 fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
+    mm.gate.forget_others();
     mm.remap_states(index as u32)?;
     activate::open_userfaultfd(mm)?;
     activate::register_all(mm)?;

@@ -59,6 +59,11 @@ impl Gate {
         }
     }
 
+    /// In a forked child, whose only thread is alone inside: threads of the parent that were just knocking are not here.
+    pub fn forget_others(&self) {
+        self.word.store(ALONE, Ordering::Relaxed);
+    }
+
     /// Enters alone: waits until the others have left; later ones wait outside. Blocks signals until dropped.
     pub fn alone(&self) -> Alone<'_> {
         let mask = sys::block_signals();
@@ -146,7 +151,8 @@ impl<T> Spin<T> {
             .held
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
             .is_ok();
-        free.then_some(SpinGuard(self))
+        // Lazily: a guard made and dropped here would let go of a lock that somebody else holds.
+        free.then(|| SpinGuard(self))
     }
 
     /// Spins a little, then sleeps in short naps: the holder may have lost its CPU.
@@ -168,5 +174,61 @@ impl<T> Spin<T> {
 impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
         self.0.held.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// A failed `try_lock` once released the lock: `then_some` builds (and drops) its guard whether or not it is wanted. Two threads then
+    /// took the same block of frames, and a page vanished while it was being written.
+    #[test]
+    fn a_failed_try_leaves_the_lock_held() {
+        let spin = Spin::new(0u32);
+        let guard = spin.lock();
+        assert!(spin.try_lock().is_none());
+        assert!(spin.try_lock().is_none());
+        drop(guard);
+        assert!(spin.try_lock().is_some());
+    }
+
+    #[test]
+    fn spin_excludes() {
+        let spin = Arc::new(Spin::new(0u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let spin = Arc::clone(&spin);
+                std::thread::spawn(move || (0..20_000).for_each(|_| *spin.lock() += 1))
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(*spin.lock(), 80_000);
+    }
+
+    #[test]
+    fn alone_excludes_shared_and_alone() {
+        let gate = Arc::new(Gate::new());
+        let inside = Arc::new(AtomicU32::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|i| {
+                let (gate, inside) = (Arc::clone(&gate), Arc::clone(&inside));
+                std::thread::spawn(move || {
+                    for turn in 0..5_000 {
+                        if (turn + i) % 16 == 0 {
+                            let _alone = gate.alone();
+                            assert_eq!(inside.fetch_add(1000, Ordering::SeqCst), 0);
+                            inside.fetch_sub(1000, Ordering::SeqCst);
+                        } else {
+                            let _shared = gate.shared();
+                            assert!(inside.fetch_add(1, Ordering::SeqCst) < 1000);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
     }
 }

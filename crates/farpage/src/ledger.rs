@@ -174,7 +174,9 @@ fn see(pid: i32) -> Seen {
     };
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let start_time = fields.get(19).and_then(|f| f.parse().ok()).unwrap_or(0);
-    if matches!(fields.first(), Some(&"Z" | &"X")) {
+    // A process whose first thread has ended lives on as a "zombie" with other threads (field 20, the 18th here).
+    let threads = fields.get(17).and_then(|f| f.parse().ok()).unwrap_or(1);
+    if matches!(fields.first(), Some(&"Z" | &"X")) && threads <= 1 {
         return gone;
     }
     Seen {
