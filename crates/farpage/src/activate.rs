@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use farpage_core::page_state::PageState;
+use farpage_core::page_state::{Kind, PageState};
 
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
 use crate::pool::flag;
@@ -83,7 +83,7 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     signals::install();
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;
     register_all(mm).map_err(|e| ("registering memory", e))?;
-    adopt_present(mm).map_err(|e| ("reading /proc/self/pagemap", e))?;
+    adopt_present(mm, None).map_err(|e| ("reading /proc/self/pagemap", e))?;
     mm.entry().active.store(1, Ordering::Relaxed);
     mm.mode.store(mode::ACTIVE, Ordering::Release);
     if mm.header().has(flag::THREAD_DELIVERY) {
@@ -106,14 +106,33 @@ pub fn open_userfaultfd(mm: &Mm) -> Result<(), Errno> {
 pub fn register_all(mm: &Mm) -> Result<(), Errno> {
     let (staging, len) = mm.frames.staging();
     mm.uffd().register(staging, len)?;
+    let foreign = mm.foreign.load(Ordering::Relaxed) != 0;
     for_each_range(mm, |lo, hi| {
         let (addr, len) = (address(lo), (hi - lo) * PAGE);
         // SAFETY: advice only; uniform flags let the kernel merge the mappings, and MOVE can't cross mappings.
         let _ = unsafe { sys::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
-        mm.uffd()
-            .register(addr, len)
-            .or_else(|_| register_parts(mm, addr, addr + len))
+        if foreign {
+            return register_parts(mm, addr, addr + len);
+        }
+        mm.uffd().register(addr, len).or_else(|_| register_parts(mm, addr, addr + len))
     })
+}
+
+/// Takes over a mapping that was the kernel's: registers it, and what is present becomes resident in the books. An error
+/// where it is not private anonymous memory.
+pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
+    let (start, end) = (address(lo), address(hi));
+    let mut plain = 0;
+    crate::maps::each_mapping(|mapping| {
+        let (from, to) = (mapping.start.max(start), mapping.end.min(end));
+        plain += if from < to && mapping.private_anonymous { to - from } else { 0 };
+        Ok(())
+    })?;
+    if plain != end - start {
+        return Err(Errno(libc::EINVAL));
+    }
+    mm.uffd().register(start, end - start)?;
+    adopt_present(mm, Some((lo, hi)))
 }
 
 /// Registers what can be registered of a range in which the program has mapped something else in places.
@@ -136,8 +155,9 @@ fn for_each_range(mm: &Mm, mut f: impl FnMut(u64, u64) -> Result<(), Errno>) -> 
     Ok(())
 }
 
-/// Pages touched while the process was dormant become resident pages in the books.
-fn adopt_present(mm: &Mm) -> Result<(), Errno> {
+/// Pages that are there without farpage's doing (touched while dormant) become resident pages in the books: all, or those of
+/// one range.
+fn adopt_present(mm: &Mm, only: Option<(u64, u64)>) -> Result<(), Errno> {
     let path = c"/proc/self/pagemap";
     // SAFETY: opens a descriptor by a constant path.
     let fd = unsafe {
@@ -147,7 +167,7 @@ fn adopt_present(mm: &Mm) -> Result<(), Errno> {
             [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0],
         )? as i32
     };
-    let result = for_each_range(mm, |lo, hi| {
+    let adopt_range = |lo: u64, hi: u64| {
         let mut page = lo;
         while page < hi {
             let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
@@ -155,7 +175,11 @@ fn adopt_present(mm: &Mm) -> Result<(), Errno> {
             page = end;
         }
         Ok(())
-    });
+    };
+    let result = match only {
+        Some((lo, hi)) => adopt_range(lo, hi),
+        None => for_each_range(mm, adopt_range),
+    };
     sys::close(fd);
     result
 }
@@ -171,9 +195,12 @@ fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {
     let mut present = 0;
     for (i, entry) in entries[..(hi - lo) as usize].iter().enumerate() {
         if entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0 {
-            mm.word(lo + i as u64)
-                .store(PageState::resident().raw(), Ordering::Relaxed);
-            present += 1;
+            let word = mm.word(lo + i as u64);
+            let before = PageState(word.load(Ordering::Relaxed));
+            if before.kind() == Kind::Untouched {
+                word.store(before.replace(PageState::resident()).raw(), Ordering::Relaxed);
+                present += 1;
+            }
         }
     }
     if present > 0 {

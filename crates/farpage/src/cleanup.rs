@@ -19,7 +19,10 @@ use crate::tiers;
 /// Empties the entry `index` and what it names; the entry is free afterwards.
 pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
     let entry = &pool.processes()[index];
-    entry.state.store(entry_state::CLEANING, Ordering::Relaxed);
+    // One cleaner only: the supervisor and a new image after exec may both have found it.
+    if entry.state.swap(entry_state::CLEANING, Ordering::Acquire) == entry_state::CLEANING {
+        return;
+    }
     if entry.active.load(Ordering::Relaxed) != 0 {
         put_slots(pool, pool_fd, index);
         free_busy(pool, pool_fd, index as u16);

@@ -143,11 +143,15 @@ impl Ledger {
         let budget = header.budget.load(Ordering::Relaxed);
         let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);
         let margin = 128 + budget / 128;
-        let floor = (budget / 16).max(256);
-        header.limit.store(
-            (budget - unmanaged - metadata - margin).max(floor),
-            Ordering::Relaxed,
-        );
+        // However large the rest: a program needs some pages at a time, beside what is compressed already.
+        let floor = header.zpool_pages() + (budget / 16).max(256);
+        let limit = (budget - unmanaged - metadata - margin).max(floor);
+        header.limit.store(limit, Ordering::Relaxed);
+        // The compressed tier gives way when the rest of the tree needs the budget.
+        let most = self.pool.layout().zpage_count as i64;
+        let share = if header.areas.load(Ordering::Relaxed) > 0 { limit * 2 / 5 } else { limit * 3 / 4 };
+        let zpages = (share / ZPAGE_PAGES).clamp(most.min(1), most);
+        header.zpages_limit.store(zpages as u64, Ordering::Relaxed);
         let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;
         header.peak.fetch_max(total, Ordering::Relaxed);
     }

@@ -219,7 +219,9 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
     {
         mm.top_page.fetch_max(hi, Ordering::Relaxed);
     }
-    if mm.is_active() && request.is_plain() && !register(mm, lo, hi) {
+    if !request.is_plain() {
+        mm.foreign.store(1, Ordering::Relaxed);
+    } else if mm.is_active() && !register(mm, lo, hi) {
         return ENOMEM;
     }
     drop(alone);
@@ -559,19 +561,26 @@ fn grow_in_place(mm: &Mm, request: Remap) -> bool {
     grown
 }
 
-/// An unmanaged mapping is moved onto managed addresses: what was there goes, what comes stays the kernel's.
+/// An unmanaged mapping is moved onto managed addresses: what was there goes, what comes is managed from then on (if it is
+/// private anonymous memory; else it stays the kernel's).
 fn onto_managed(mm: &Mm, request: Remap) -> i64 {
-    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else {
-        return request.kernel();
-    };
+    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else { return request.kernel() };
     let alone = mm.gate.alone();
     discard(mm, lo, hi, &alone);
+    mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
     let result = request.kernel();
-    if result >= 0
-        && let Some(maps) = mm.maps.lock().as_mut()
-    {
+    if result < 0 {
+        mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
+        return result;
+    }
+    if let Some(maps) = mm.maps.lock().as_mut() {
         let _ = maps.insert(lo, hi);
     }
+    mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    if mm.is_active() && activate::adopt(mm, lo, hi).is_err() {
+        mm.foreign.store(1, Ordering::Relaxed);
+    }
+    mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
     result
 }
 
@@ -688,21 +697,19 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
 /// A managed mapping moved to an unmanaged address: everything comes in first and is the kernel's from then on.
 fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     let active = mm.is_active();
-    let pinned = |page: &u64| active && mm.load(*page).pins() != 0;
     if active {
         (lo..hi).filter(|&page| mm.load(page).kind() != Kind::Untouched).for_each(|page| {
             fault::pin(mm, page);
         });
     }
-    let result = {
-        let alone = mm.gate.alone();
-        let result = request.kernel();
-        if result >= 0 {
-            discard(mm, lo, hi, &alone);
-            forget(mm, lo, hi);
-        }
-        result
-    };
-    (lo..hi).filter(pinned).for_each(|page| fault::unpin(mm, page));
+    let alone = mm.gate.alone();
+    let result = request.kernel();
+    if active {
+        (lo..hi).filter(|&page| mm.load(page).pins() != 0).for_each(|page| fault::unpin(mm, page));
+    }
+    if result >= 0 {
+        discard(mm, lo, hi, &alone);
+        forget(mm, lo, hi);
+    }
     result
 }

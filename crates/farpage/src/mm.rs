@@ -66,6 +66,8 @@ pub struct Mm {
     pub top_page: AtomicU64,
     /// Managed ranges that are mapped, in pages from the base.
     pub maps: Spin<Option<RangeMap<'static>>>,
+    /// 1 once something else than managed memory was mapped over managed addresses.
+    pub foreign: AtomicU32,
     /// 1 while a reclaimer thread of this process runs.
     pub reclaimer: AtomicU32,
     pub fork_lock: AtomicU32,
@@ -95,6 +97,7 @@ static MM: Mm = Mm {
     hand: AtomicU64::new(0),
     top_page: AtomicU64::new(0),
     maps: Spin::new(None),
+    foreign: AtomicU32::new(0),
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
     waiters: [const {
