@@ -235,19 +235,15 @@ fn register(mm: &Mm, lo: u64, hi: u64) -> bool {
     mm.uffd().register(address(lo), (hi - lo) * PAGE).is_ok()
 }
 
-/// In a forked child, alone as it starts: pages it does not inherit.
-pub fn forget_content(mm: &Mm, lo: u64, hi: u64) {
-    drop_states(mm, lo, hi);
-}
-
 /// Forgets the content of pages `lo..hi`: slots, frames and counts. The caller lets the kernel drop the memory.
 fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     if mm.is_active() {
-        drop_states(mm, lo, hi);
+        forget_content(mm, lo, hi);
     }
 }
 
-fn drop_states(mm: &Mm, lo: u64, hi: u64) {
+/// The same in a forked child, which is alone as it starts.
+pub fn forget_content(mm: &Mm, lo: u64, hi: u64) {
     let mut page = lo;
     while page < hi {
         let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
@@ -296,7 +292,7 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
         // SAFETY: the program's own request.
         return unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
     };
-    if addr % PAGE != 0 || len == 0 {
+    if !addr.is_multiple_of(PAGE) || len == 0 {
         return EINVAL;
     }
     let alone = mm.gate.alone();
@@ -338,7 +334,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     let Some((lo, hi)) = managed_pages(addr, len).filter(|_| mm.is_active()) else {
         return kernel(addr, len);
     };
-    if addr % PAGE != 0 {
+    if !addr.is_multiple_of(PAGE) {
         return EINVAL;
     }
     match advice {
@@ -444,7 +440,7 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
 pub fn mincore(addr: u64, len: u64, out: &mut dyn FnMut(u64, u8)) -> Option<i64> {
     let mm = mm();
     let (lo, hi) = managed_pages(addr, len).filter(|_| mm.is_active() && is_managed(addr))?;
-    if addr % PAGE != 0 {
+    if !addr.is_multiple_of(PAGE) {
         return Some(EINVAL);
     }
     let mask = sys::block_signals();
@@ -501,7 +497,7 @@ pub fn mremap(request: Remap) -> i64 {
     let mut request = request;
     request.old_len = round_up(request.old_len);
     request.new_len = round_up(request.new_len);
-    if request.old % PAGE != 0 || request.new_len == 0 || request.old_len == 0 {
+    if !request.old.is_multiple_of(PAGE) || request.new_len == 0 || request.old_len == 0 {
         return EINVAL;
     }
     if !is_managed(request.old) {

@@ -4,7 +4,9 @@
 //! Eviction, step by step (what is locked in brackets):
 //! 1. take an empty block of 64 frames; 2. the clock finds a window of 64 pages with resident ones; 3. lock them [words];
 //! 4. MOVE them to the block, same place in block and window [words]; 5. words say *cached(frame)*, unlocked; 6. the block
-//! joins the end of the FIFO. Storing the oldest block needs no lock: frames never change, so each page is compressed
+//!    joins the end of the FIFO.
+//!
+//! Storing the oldest block needs no lock: frames never change, so each page is compressed
 //! or written first and then its word exchanged from *cached(this frame)* to *swapped(slot)*; if the program took the
 //! page back meanwhile the exchange fails and the slot is given up. Last, the block's memory is returned.
 //!
