@@ -98,16 +98,20 @@ fn is_unsafe_code(line: &str) -> bool {
         .any(|form| code.contains(form) && !code.contains('"'))
 }
 
+/// Whether a file says on top that it holds unsafe code, or an inline module of it says so for itself.
+fn announces(text: &str) -> bool {
+    let is_header = |line: &str| ["//! # Safety", "#![allow(unsafe_code)]"].contains(&line);
+    text.lines().take(HEADER_LINES).any(is_header) || text.contains("\n    //! # Safety\n")
+}
+
 #[test]
 fn unsafe_code_is_announced_on_top() {
     let mut faults = Vec::new();
     for (path, text) in sources() {
         let is_rust = path.extension().is_some_and(|e| e == "rs");
-        let is_header = |line: &&str| ["//! # Safety", "#![allow(unsafe_code)]"].contains(line);
-        let announced = text.lines().take(HEADER_LINES).any(|line| is_header(&line))
-            // An inline module may announce it for itself.
-            || text.contains("\n    //! # Safety\n");
-        if is_rust && text.lines().any(is_unsafe_code) && !announced {
+        // A crate that is unsafe throughout says it once, in its root.
+        let root = fs::read_to_string(path.with_file_name("lib.rs")).unwrap_or_default();
+        if is_rust && text.lines().any(is_unsafe_code) && !announces(&text) && !announces(&root) {
             faults.push(format!(
                 "{}: unsafe code without a `# Safety` header",
                 path.display()

@@ -5,7 +5,7 @@
 //! 2. calls without pointers: allowed without a look at their arguments, so that the kernel's bitmap of
 //!    constant answers serves them and the filter does not even run.
 //! 3. calls that pass a managed pointer or address, and calls whose pointers are hidden in memory: trapped.
-//! 4. calls that would close or replace a protected descriptor: answered or trapped.
+//! 4. calls that would close or replace a protected descriptor: answered without being done.
 //! 5. io_uring_setup and clone3: ENOSYS, so that programs and libc fall back to what the engine can follow.
 //!
 //! Whatever rules 3 to 5 say, a call from the stub is allowed: that is how the engine itself works. The

@@ -538,7 +538,8 @@ pub fn mremap(request: Remap) -> i64 {
 /// Lets the kernel grow the mapping where it is, if nothing is behind it. The new part shares the mapping and with it the
 /// registration (a separate mapping beside it would not always merge, and could never be remapped as one).
 fn grow_in_place(mm: &Mm, request: Remap) -> bool {
-    let (lo, hi) = (page_of(request.old + request.old_len), page_of(request.old) + request.new_len / PAGE);
+    let lo = page_of(request.old + request.old_len);
+    let hi = page_of(request.old) + request.new_len / PAGE;
     if hi > MANAGED_PAGES {
         return false;
     }
@@ -582,10 +583,8 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
 
 /// Moves a managed mapping to another place: pages by the kernel, words by us.
 fn relocate(mm: &Mm, request: Remap) -> i64 {
-    let (old_lo, old_hi) = (
-        page_of(request.old),
-        page_of(request.old) + request.old_len / PAGE,
-    );
+    let old_lo = page_of(request.old);
+    let old_hi = old_lo + request.old_len / PAGE;
     let fixed = request.flags & libc::MREMAP_FIXED != 0;
     if fixed
         && (managed_pages(request.new, request.new_len)
