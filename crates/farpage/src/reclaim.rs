@@ -521,16 +521,11 @@ fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64) {
 fn release_block(mm: &Mm, base: u64, block: u64, filled: u64) -> u64 {
     let mut kept = 0u64;
     for i in bits(filled) {
-        loop {
-            let seen = mm.load(base + i);
-            if seen.kind() != Kind::Cached || seen.frame() != block * BLOCK + i {
-                break;
-            }
-            if !seen.is_locked() {
-                kept |= 1 << i;
-                break;
-            }
-            mm.wait_unlocked(base + i);
+        // Locked or not: a locked word's page is being taken back from this very frame, perhaps by this very thread
+        // (which reclaims because it got no memory for it). Its frame goes in a later turn.
+        let seen = mm.load(base + i);
+        if seen.kind() == Kind::Cached && seen.frame() == block * BLOCK + i {
+            kept |= 1 << i;
         }
     }
     let gone = filled & !kept;
