@@ -20,6 +20,8 @@ use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES, is_managed};
 use crate::sys::{self, Errno};
 use crate::tiers;
 
+pub use crate::residency::{mincore, mlock};
+
 /// Smaller anonymous mappings stay with the kernel: they are thread-local arenas, guard pages and the like.
 const MANAGE_MIN: u64 = 128 << 10;
 /// Mappings larger than this are address-space reservations that may exceed the managed range; left to the kernel.
@@ -81,7 +83,7 @@ fn round_up(len: u64) -> u64 {
 }
 
 /// The part of a range that lies in the managed range, as pages; `None` if there is none.
-fn managed_pages(addr: u64, len: u64) -> Option<(u64, u64)> {
+pub fn managed_pages(addr: u64, len: u64) -> Option<(u64, u64)> {
     let end = addr.checked_add(round_up(len))?;
     let (lo, hi) = (addr.max(MANAGED_BASE), end.min(MANAGED_BASE + MANAGED_LEN));
     (lo < hi).then(|| (page_of(lo), (hi - MANAGED_BASE).div_ceil(PAGE)))
@@ -418,46 +420,6 @@ fn page_out(mm: &Mm, lo: u64, hi: u64) -> i64 {
     0
 }
 
-/// mlock: the pages are brought in and stay. munlock lets them go again.
-pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
-    let mm = mm();
-    let start = addr / PAGE * PAGE;
-    let (lo, hi) = managed_pages(start, len + (addr - start)).filter(|_| mm.is_active())?;
-    if lock && (hi - lo) as i64 > mm.header().limit.load(Ordering::Relaxed) / 2 {
-        return Some(ENOMEM);
-    }
-    for page in lo..hi {
-        if !lock {
-            fault::unpin(mm, page);
-        } else if mm.load(page).pins() == 0 && !fault::pin(mm, page) {
-            return Some(ENOMEM);
-        }
-    }
-    Some(0)
-}
-
-/// mincore as our page states see it; `out` receives one byte a page.
-pub fn mincore(addr: u64, len: u64, out: &mut dyn FnMut(u64, u8)) -> Option<i64> {
-    let mm = mm();
-    let (lo, hi) = managed_pages(addr, len).filter(|_| mm.is_active() && is_managed(addr))?;
-    if !addr.is_multiple_of(PAGE) {
-        return Some(EINVAL);
-    }
-    let mask = sys::block_signals();
-    let covered = {
-        let _inside = mm.gate.shared();
-        mm.maps.lock().as_ref().is_some_and(|maps| maps.covers(lo, hi))
-    };
-    sys::set_mask(mask);
-    if !covered {
-        return Some(ENOMEM);
-    }
-    for page in lo..hi {
-        out(page - lo, u8::from(mm.load(page).kind() == Kind::Resident));
-    }
-    Some(0)
-}
-
 /// Arguments of mremap.
 #[derive(Clone, Copy)]
 pub struct Remap {
@@ -561,7 +523,9 @@ fn grow_in_place(mm: &Mm, request: Remap) -> bool {
 /// An unmanaged mapping is moved onto managed addresses: what was there goes, what comes is managed from then on (if it is
 /// private anonymous memory; else it stays the kernel's).
 fn onto_managed(mm: &Mm, request: Remap) -> i64 {
-    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else { return request.kernel() };
+    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else {
+        return request.kernel();
+    };
     let alone = mm.gate.alone();
     discard(mm, lo, hi, &alone);
     mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
@@ -693,14 +657,18 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
 fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     let active = mm.is_active();
     if active {
-        (lo..hi).filter(|&page| mm.load(page).kind() != Kind::Untouched).for_each(|page| {
-            fault::pin(mm, page);
-        });
+        (lo..hi)
+            .filter(|&page| mm.load(page).kind() != Kind::Untouched)
+            .for_each(|page| {
+                fault::pin(mm, page);
+            });
     }
     let alone = mm.gate.alone();
     let result = request.kernel();
     if active {
-        (lo..hi).filter(|&page| mm.load(page).pins() != 0).for_each(|page| fault::unpin(mm, page));
+        (lo..hi)
+            .filter(|&page| mm.load(page).pins() != 0)
+            .for_each(|page| fault::unpin(mm, page));
     }
     if result >= 0 {
         discard(mm, lo, hi, &alone);
