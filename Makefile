@@ -3,6 +3,9 @@ ROOT := $(CURDIR)
 PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
 CARGO ?= cargo
 FARPAGE := $(ROOT)/target/release/farpage
+PRELOAD := $(ROOT)/target/release/libfarpage_preload.so
+# Without debug information: the library lies in memory, whole, in every tree.
+EMBEDDED := $(ROOT)/target/release/embedded/libfarpage_preload.so
 export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
@@ -14,7 +17,12 @@ help: ## this list
 
 build: ## target/release/farpage, which carries the preload library
 	$(CARGO) build --release -p farpage-preload
-	FARPAGE_PRELOAD_SO=$(ROOT)/target/release/libfarpage_preload.so $(CARGO) build --release -p farpage-cli
+	@$(MAKE) --no-print-directory $(EMBEDDED)
+	FARPAGE_PRELOAD_SO=$(EMBEDDED) $(CARGO) build --release -p farpage-cli
+
+$(EMBEDDED): $(PRELOAD)
+	@mkdir -p $(dir $@)
+	objcopy --strip-debug $< $@
 
 deps: ## packages the demo and the tests use (apt-get when root), NumPy in .venv
 	@sh tests/real/deps.sh $(PYTHON)

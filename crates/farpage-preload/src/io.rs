@@ -208,13 +208,3 @@ pub unsafe extern "C" fn vmsplice(fd: c_int, iov: Iov, count: usize, flags: u32)
     let args = [fd as u64, iov as u64, count as u64, u64::from(flags), 0, 0];
     result(trap::perform(libc::SYS_vmsplice, args)) as isize
 }
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
-    let args = [u64::from(first), u64::from(last), flags as u64, 0, 0, 0];
-    if mm().mode.load(core::sync::atomic::Ordering::Relaxed) == farpage::mm::mode::OFF {
-        // SAFETY: the caller's call.
-        return result(unsafe { farpage::sys::raw(libc::SYS_close_range, args) }) as c_int;
-    }
-    result(trap::close_range(args)) as c_int
-}

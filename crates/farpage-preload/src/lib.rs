@@ -8,6 +8,7 @@
 #![allow(unused_unsafe)]
 
 mod alloc;
+mod descriptors;
 mod io;
 mod memory;
 mod process;

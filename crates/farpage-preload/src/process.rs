@@ -227,10 +227,10 @@ fn exec(nr: i64, args: impl Fn(Strings) -> [u64; 6], envp: Strings) -> c_int {
     let environment = unsafe { Environment::following(envp) };
     mark_exec(true);
     let args = args(environment.strings);
-    // SAFETY: the caller's call.
     let raw = if mm().is_active() {
         trap::perform(nr, args)
     } else {
+        // SAFETY: the caller's call.
         unsafe { sys::raw(nr, args) }
     };
     mark_exec(false);

@@ -79,11 +79,23 @@ fn in_directory(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
 }
 
 fn new_file(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+    if let Some(word) = misread_size(path) {
+        return Err(format!(
+            "--swap {}: {word:?} is no size (64M, 2G); a new file of that very name must be created beforehand",
+            path.display()
+        ));
+    }
     let file = open_direct(OpenOptions::new().create_new(true), path, 0)
         .map_err(|e| format!("--swap {}: cannot be created: {e}", path.display()))?;
     // The open descriptor is all that is needed; without a name nothing can be left behind.
     fs::remove_file(path).map_err(|e| format!("--swap {}: {e}", path.display()))?;
     sized(file, path, size)
+}
+
+/// What follows the last colon of a path that does not exist, if what stands before it does: meant as a size.
+fn misread_size(path: &Path) -> Option<&str> {
+    let (place, word) = path.to_str()?.rsplit_once(':')?;
+    (!word.contains('/') && Path::new(place).exists()).then_some(word)
 }
 
 /// Gives a file of ours its size, checked against the free space.
@@ -221,5 +233,18 @@ fn free_bytes(file: &File) -> io::Result<u64> {
             return Err(io::Error::last_os_error());
         }
         Ok(stat.f_bavail * stat.f_frsize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_behind_an_existing_place_was_meant_as_a_size() {
+        assert_eq!(misread_size(Path::new("/tmp:banana")), Some("banana"));
+        assert_eq!(misread_size(Path::new("/tmp:-1")), Some("-1"));
+        assert_eq!(misread_size(Path::new("/no/such/place:x")), None);
+        assert_eq!(misread_size(Path::new("/tmp/file")), None);
     }
 }

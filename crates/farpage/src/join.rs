@@ -31,8 +31,21 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     if mm::init(pool, index as u32).is_err() {
         return;
     }
+    reserve_userfaultfd(pool_fd);
     if pool.header().has(flag::EAGER) {
         activate::activate();
+    }
+}
+
+/// exec has closed the userfaultfd of the image before: its number holds the pool until this image has one of its own.
+fn reserve_userfaultfd(pool_fd: i32) {
+    let number = mm::mm().fd(fd::UFFD);
+    // SAFETY: asks about a number of ours, and fills it only if it is free.
+    unsafe {
+        let known = sys::raw(libc::SYS_fcntl, [number as u64, libc::F_GETFD as u64, 0, 0, 0, 0]);
+        if known < 0 {
+            sys::raw(libc::SYS_dup2, [pool_fd as u64, number as u64, 0, 0, 0, 0]);
+        }
     }
 }
 

@@ -20,6 +20,8 @@ use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES, is_managed};
 use crate::sys::{self, Errno};
 use crate::tiers;
 
+pub use crate::residency::{mincore, mlock};
+
 /// Smaller anonymous mappings stay with the kernel: they are thread-local arenas, guard pages and the like.
 const MANAGE_MIN: u64 = 128 << 10;
 /// Mappings larger than this are address-space reservations that may exceed the managed range; left to the kernel.
@@ -81,7 +83,7 @@ fn round_up(len: u64) -> u64 {
 }
 
 /// The part of a range that lies in the managed range, as pages; `None` if there is none.
-fn managed_pages(addr: u64, len: u64) -> Option<(u64, u64)> {
+pub fn managed_pages(addr: u64, len: u64) -> Option<(u64, u64)> {
     let end = addr.checked_add(round_up(len))?;
     let (lo, hi) = (addr.max(MANAGED_BASE), end.min(MANAGED_BASE + MANAGED_LEN));
     (lo < hi).then(|| (page_of(lo), (hi - MANAGED_BASE).div_ceil(PAGE)))
@@ -235,19 +237,15 @@ fn register(mm: &Mm, lo: u64, hi: u64) -> bool {
     mm.uffd().register(address(lo), (hi - lo) * PAGE).is_ok()
 }
 
-/// In a forked child, alone as it starts: pages it does not inherit.
-pub fn forget_content(mm: &Mm, lo: u64, hi: u64) {
-    drop_states(mm, lo, hi);
-}
-
 /// Forgets the content of pages `lo..hi`: slots, frames and counts. The caller lets the kernel drop the memory.
 fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     if mm.is_active() {
-        drop_states(mm, lo, hi);
+        forget_content(mm, lo, hi);
     }
 }
 
-fn drop_states(mm: &Mm, lo: u64, hi: u64) {
+/// The same in a forked child, which is alone as it starts.
+pub fn forget_content(mm: &Mm, lo: u64, hi: u64) {
     let mut page = lo;
     while page < hi {
         let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
@@ -296,7 +294,7 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
         // SAFETY: the program's own request.
         return unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
     };
-    if addr % PAGE != 0 || len == 0 {
+    if !addr.is_multiple_of(PAGE) || len == 0 {
         return EINVAL;
     }
     let alone = mm.gate.alone();
@@ -338,7 +336,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     let Some((lo, hi)) = managed_pages(addr, len).filter(|_| mm.is_active()) else {
         return kernel(addr, len);
     };
-    if addr % PAGE != 0 {
+    if !addr.is_multiple_of(PAGE) {
         return EINVAL;
     }
     match advice {
@@ -422,46 +420,6 @@ fn page_out(mm: &Mm, lo: u64, hi: u64) -> i64 {
     0
 }
 
-/// mlock: the pages are brought in and stay. munlock lets them go again.
-pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
-    let mm = mm();
-    let start = addr / PAGE * PAGE;
-    let (lo, hi) = managed_pages(start, len + (addr - start)).filter(|_| mm.is_active())?;
-    if lock && (hi - lo) as i64 > mm.header().limit.load(Ordering::Relaxed) / 2 {
-        return Some(ENOMEM);
-    }
-    for page in lo..hi {
-        if !lock {
-            fault::unpin(mm, page);
-        } else if mm.load(page).pins() == 0 && !fault::pin(mm, page) {
-            return Some(ENOMEM);
-        }
-    }
-    Some(0)
-}
-
-/// mincore as our page states see it; `out` receives one byte a page.
-pub fn mincore(addr: u64, len: u64, out: &mut dyn FnMut(u64, u8)) -> Option<i64> {
-    let mm = mm();
-    let (lo, hi) = managed_pages(addr, len).filter(|_| mm.is_active() && is_managed(addr))?;
-    if addr % PAGE != 0 {
-        return Some(EINVAL);
-    }
-    let mask = sys::block_signals();
-    let covered = {
-        let _inside = mm.gate.shared();
-        mm.maps.lock().as_ref().is_some_and(|maps| maps.covers(lo, hi))
-    };
-    sys::set_mask(mask);
-    if !covered {
-        return Some(ENOMEM);
-    }
-    for page in lo..hi {
-        out(page - lo, u8::from(mm.load(page).kind() == Kind::Resident));
-    }
-    Some(0)
-}
-
 /// Arguments of mremap.
 #[derive(Clone, Copy)]
 pub struct Remap {
@@ -501,7 +459,7 @@ pub fn mremap(request: Remap) -> i64 {
     let mut request = request;
     request.old_len = round_up(request.old_len);
     request.new_len = round_up(request.new_len);
-    if request.old % PAGE != 0 || request.new_len == 0 || request.old_len == 0 {
+    if !request.old.is_multiple_of(PAGE) || request.new_len == 0 || request.old_len == 0 {
         return EINVAL;
     }
     if !is_managed(request.old) {
@@ -542,7 +500,8 @@ pub fn mremap(request: Remap) -> i64 {
 /// Lets the kernel grow the mapping where it is, if nothing is behind it. The new part shares the mapping and with it the
 /// registration (a separate mapping beside it would not always merge, and could never be remapped as one).
 fn grow_in_place(mm: &Mm, request: Remap) -> bool {
-    let (lo, hi) = (page_of(request.old + request.old_len), page_of(request.old) + request.new_len / PAGE);
+    let lo = page_of(request.old + request.old_len);
+    let hi = page_of(request.old) + request.new_len / PAGE;
     if hi > MANAGED_PAGES {
         return false;
     }
@@ -564,7 +523,9 @@ fn grow_in_place(mm: &Mm, request: Remap) -> bool {
 /// An unmanaged mapping is moved onto managed addresses: what was there goes, what comes is managed from then on (if it is
 /// private anonymous memory; else it stays the kernel's).
 fn onto_managed(mm: &Mm, request: Remap) -> i64 {
-    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else { return request.kernel() };
+    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else {
+        return request.kernel();
+    };
     let alone = mm.gate.alone();
     discard(mm, lo, hi, &alone);
     mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
@@ -586,10 +547,8 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
 
 /// Moves a managed mapping to another place: pages by the kernel, words by us.
 fn relocate(mm: &Mm, request: Remap) -> i64 {
-    let (old_lo, old_hi) = (
-        page_of(request.old),
-        page_of(request.old) + request.old_len / PAGE,
-    );
+    let old_lo = page_of(request.old);
+    let old_hi = old_lo + request.old_len / PAGE;
     let fixed = request.flags & libc::MREMAP_FIXED != 0;
     if fixed
         && (managed_pages(request.new, request.new_len)
@@ -698,14 +657,18 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
 fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     let active = mm.is_active();
     if active {
-        (lo..hi).filter(|&page| mm.load(page).kind() != Kind::Untouched).for_each(|page| {
-            fault::pin(mm, page);
-        });
+        (lo..hi)
+            .filter(|&page| mm.load(page).kind() != Kind::Untouched)
+            .for_each(|page| {
+                fault::pin(mm, page);
+            });
     }
     let alone = mm.gate.alone();
     let result = request.kernel();
     if active {
-        (lo..hi).filter(|&page| mm.load(page).pins() != 0).for_each(|page| fault::unpin(mm, page));
+        (lo..hi)
+            .filter(|&page| mm.load(page).pins() != 0)
+            .for_each(|page| fault::unpin(mm, page));
     }
     if result >= 0 {
         discard(mm, lo, hi, &alone);

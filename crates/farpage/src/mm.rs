@@ -256,7 +256,7 @@ impl Mm {
                 }
             }
             turns += 1;
-            if turns % 64 == 0 {
+            if turns.is_multiple_of(64) {
                 sys::futex_wait(&self.contexts_free, 0, false, 100);
             }
             core::hint::spin_loop();

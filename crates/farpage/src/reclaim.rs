@@ -4,7 +4,9 @@
 //! Eviction, step by step (what is locked in brackets):
 //! 1. take an empty block of 64 frames; 2. the clock finds a window of 64 pages with resident ones; 3. lock them [words];
 //! 4. MOVE them to the block, same place in block and window [words]; 5. words say *cached(frame)*, unlocked; 6. the block
-//! joins the end of the FIFO. Storing the oldest block needs no lock: frames never change, so each page is compressed
+//!    joins the end of the FIFO.
+//!
+//! Storing the oldest block needs no lock: frames never change, so each page is compressed
 //! or written first and then its word exchanged from *cached(this frame)* to *swapped(slot)*; if the program took the
 //! page back meanwhile the exchange fails and the slot is given up. Last, the block's memory is returned.
 //!
@@ -152,7 +154,11 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
     let start = sys::now_ns();
     let mut idle = 0;
     // A limit that could not be reached a moment ago is not waited for again by every single fault.
-    let patience = if start.saturating_sub(OVERRUN_NS.load(Ordering::Relaxed)) < 1_000_000_000 { 4 } else { 400 };
+    let patience = if start.saturating_sub(OVERRUN_NS.load(Ordering::Relaxed)) < 1_000_000_000 {
+        4
+    } else {
+        400
+    };
     while header.excess(pages) > 0 {
         header.count(Counter::PgreclaimDirect, 1);
         if reclaim(mm, header.excess(pages).max(BLOCK as i64)) > 0 {
@@ -447,7 +453,9 @@ fn store_small(mm: &Mm, page: u64, frame: u64, context: &mut Context) -> bool {
     let Some(compressed) = tiers::compress(mm, at, context) else {
         return false;
     };
-    let Some(slot) = tiers::alloc_slot(mm) else { return false };
+    let Some(slot) = tiers::alloc_slot(mm) else {
+        return false;
+    };
     let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) else {
         tiers::abandon_slot(mm, slot);
         return false;
@@ -519,16 +527,11 @@ fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64) {
 fn release_block(mm: &Mm, base: u64, block: u64, filled: u64) -> u64 {
     let mut kept = 0u64;
     for i in bits(filled) {
-        loop {
-            let seen = mm.load(base + i);
-            if seen.kind() != Kind::Cached || seen.frame() != block * BLOCK + i {
-                break;
-            }
-            if !seen.is_locked() {
-                kept |= 1 << i;
-                break;
-            }
-            mm.wait_unlocked(base + i);
+        // Locked or not: a locked word's page is being taken back from this very frame, perhaps by this very thread
+        // (which reclaims because it got no memory for it). Its frame goes in a later turn.
+        let seen = mm.load(base + i);
+        if seen.kind() == Kind::Cached && seen.frame() == block * BLOCK + i {
+            kept |= 1 << i;
         }
     }
     let gone = filled & !kept;

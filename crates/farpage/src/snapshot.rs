@@ -143,7 +143,7 @@ pub fn running_trees() -> Vec<i32> {
         .flatten()
         .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let mut found: Vec<i32> = pids
-        .filter_map(|pid| pool_of(pid))
+        .filter_map(pool_of)
         .map(|pool| pool.header().supervisor.load(Ordering::Relaxed))
         .collect();
     found.sort_unstable();

@@ -208,6 +208,10 @@ fn start(
             .enumerate()
             .map(|(i, area)| (area.file.as_raw_fd(), base + fd::AREAS + i as i32)),
     );
+    // The other numbers hold the pool meanwhile, so that no file of the program ever gets one of them.
+    let used = |number: i32| wanted.iter().any(|&(_, to)| to == number);
+    let spare: Vec<_> = (base..base + fd::COUNT).filter(|&number| !used(number)).collect();
+    wanted.extend(spare.into_iter().map(|number| (pool_fd, number)));
     let mut preload = OsString::from(format!("/proc/self/fd/{}", base + fd::LIBRARY));
     if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
         preload.push(":");

@@ -1,0 +1,180 @@
+use super::*;
+use std::vec::Vec;
+
+struct Memory {
+    descs: Vec<AtomicU64>,
+    data: Vec<AtomicU32>,
+    used: AtomicU64,
+}
+
+impl Memory {
+    fn new(zpages: usize) -> Self {
+        let descs = (0..zpages).map(|_| AtomicU64::new(0)).collect();
+        let data = (0..zpages * ZPAGE_WORDS).map(|_| AtomicU32::new(0)).collect();
+        Self {
+            descs,
+            data,
+            used: AtomicU64::new(0),
+        }
+    }
+
+    fn pool(&self) -> Zpool<'_> {
+        Zpool {
+            descs: &self.descs,
+            data: &self.data,
+            used: &self.used,
+        }
+    }
+}
+
+#[test]
+fn classes() {
+    assert_eq!(
+        [0, 1, 64, 65, 4160].map(class_of),
+        [Some(0), Some(0), Some(0), Some(1), Some(64)]
+    );
+    assert_eq!(class_of(4161), None);
+    assert_eq!((class_objects(0), class_objects(CLASSES - 1)), (256, 3));
+    for class in 0..CLASSES {
+        assert_eq!(class_of(class_bytes(class)), Some(class));
+        assert!(class_objects(class) * class_bytes(class) <= ZPAGE_BYTES);
+    }
+}
+
+#[test]
+fn descriptors_round_trip() {
+    for class in 0..CLASSES {
+        for in_use in 0..=class_objects(class) {
+            let desc = Desc::active(class, in_use);
+            assert_eq!(
+                (desc.state(), desc.class(), desc.in_use()),
+                (State::Active, class, in_use)
+            );
+        }
+        let desc = Desc::emptying(class, u16::MAX);
+        assert_eq!(
+            (desc.state(), desc.class(), desc.owner()),
+            (State::Emptying, class, u16::MAX)
+        );
+    }
+    assert_eq!(Desc(0).state(), State::Free);
+    assert_eq!(Desc::active(CLASSES, 1).state(), State::Invalid);
+    let handle = Handle::new(64, ZPAGES_MAX - 1, 255);
+    assert_eq!(
+        (handle.class(), handle.zpage(), handle.index()),
+        (64, ZPAGES_MAX - 1, 255)
+    );
+    assert!(Handle::new(127, ZPAGES_MAX - 1, 255).0 < 1 << 40);
+}
+
+#[test]
+fn a_life() {
+    let memory = Memory::new(4);
+    let (pool, hints) = (memory.pool(), ZpoolHints::new());
+    let handles: Vec<_> = (1..=4)
+        .map(|slot| pool.alloc(&hints, 4, OBJECT_MAX, slot).unwrap())
+        .collect();
+    let object = |zpage, index| Handle::new(CLASSES - 1, zpage, index);
+    assert_eq!(
+        handles,
+        [object(0, 0), object(0, 1), object(0, 2), object(1, 0)],
+        "three fit a zpage"
+    );
+    assert_eq!(
+        (pool.offset(handles[3]), pool.capacity(handles[1])),
+        (ZPAGE_BYTES, 4160)
+    );
+    assert_eq!(
+        (
+            pool.owner_slot(handles[3]),
+            pool.owner_slot(object(1, 1)),
+            pool.count_used()
+        ),
+        (4, 0, 2)
+    );
+    assert_eq!(pool.free(handles[0], 7), Ok(None));
+    assert_eq!(pool.free(handles[2], 7), Ok(None));
+    assert_eq!(pool.objects(0).collect::<Vec<_>>(), [(handles[1], 2)]);
+    assert!(pool.handles_of(4).eq([handles[3]]) && pool.handles_of(1).eq([]));
+    assert_eq!(pool.free(handles[1], 7), Ok(Some(0)));
+    assert_eq!(pool.emptying_of(7).collect::<Vec<_>>(), [0]);
+    assert_eq!((pool.emptying_of(6).count(), pool.objects(0).count()), (0, 0));
+    assert!(pool.free(handles[1], 7).is_err(), "twice");
+    pool.release_zpage(1);
+    pool.release_zpage(9);
+    assert_eq!(pool.count_used(), 2, "not being emptied");
+    pool.release_zpage(0);
+    pool.release_zpage(0);
+    assert_eq!((memory.used.load(Ordering::Relaxed), pool.count_used()), (1, 1));
+}
+
+#[test]
+fn every_handle_stays_inside() {
+    let memory = Memory::new(2);
+    let pool = memory.pool();
+    assert_eq!(
+        (
+            pool.offset(Handle::new(0, 1, 255)),
+            pool.capacity(Handle::new(0, 1, 255))
+        ),
+        (32704, 64)
+    );
+    for bad in [
+        Handle(!0),
+        Handle::new(0, 2, 0),
+        Handle::new(64, 0, 3),
+        Handle::new(65, 0, 0),
+    ] {
+        assert_eq!(
+            (pool.offset(bad), pool.capacity(bad), pool.owner_slot(bad)),
+            (0, 0, 0)
+        );
+        assert!(pool.free(bad, 1).is_err());
+    }
+}
+
+#[test]
+fn limits_and_refusals() {
+    let memory = Memory::new(3);
+    let (pool, hints) = (memory.pool(), ZpoolHints::new());
+    assert_eq!(pool.alloc(&hints, 3, OBJECT_MAX + 1, 1), None);
+    assert_eq!(pool.alloc(&hints, 3, 64, 0), None, "slot 0 owns nothing");
+    assert_eq!(pool.alloc(&hints, 0, 64, 1), None);
+    let first = pool.alloc(&hints, 1, 64, 1).unwrap();
+    assert_eq!(
+        pool.alloc(&hints, 1, 128, 2),
+        None,
+        "another class needs another zpage"
+    );
+    assert!(pool.alloc(&hints, 1, 64, 3).is_some());
+    assert_eq!(pool.alloc(&hints, 3, 128, 2).unwrap().zpage(), 1);
+    assert_eq!(pool.owner_slot(first), 1);
+    assert!(pool.free(Handle::new(0, 0, 5), 1).is_err(), "free object");
+    assert!(pool.free(Handle::new(2, 0, 0), 1).is_err(), "another class");
+}
+
+#[test]
+fn emptying_zpages_are_left_alone() {
+    let memory = Memory::new(1);
+    let (pool, hints) = (memory.pool(), ZpoolHints::new());
+    let handle = pool.alloc(&hints, 1, 64, 1).unwrap();
+    assert_eq!(pool.free(handle, 2), Ok(Some(0)));
+    assert_eq!(pool.alloc(&hints, 1, 64, 1), None);
+    pool.release_zpage(0);
+    assert!(
+        pool.alloc(&hints, 1, 4000, 1).is_some(),
+        "any class after release"
+    );
+}
+
+#[test]
+fn bytes_left_behind_lose_an_object_but_nothing_else() {
+    let memory = Memory::new(1);
+    memory.data[header_word(Handle::new(CLASSES - 1, 0, 1))].store(99, Ordering::Relaxed);
+    let (pool, hints) = (memory.pool(), ZpoolHints::new());
+    let got: Vec<_> = core::iter::from_fn(|| pool.alloc(&hints, 1, OBJECT_MAX, 1)).collect();
+    assert_eq!(
+        got,
+        [Handle::new(CLASSES - 1, 0, 0), Handle::new(CLASSES - 1, 0, 2)]
+    );
+}
