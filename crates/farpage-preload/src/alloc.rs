@@ -8,6 +8,8 @@ use farpage::mem;
 use farpage::mm::{PAGE, mm};
 use tikv_jemalloc_sys as je;
 
+use crate::internal;
+
 unsafe extern "C" {
     fn farpage_thread_bound() -> *mut c_int;
 }
@@ -24,7 +26,7 @@ struct ArenaConfig {
     metadata_use_hooks: bool,
 }
 
-struct Hooks(je::extent_hooks_t);
+pub struct Hooks(pub je::extent_hooks_t);
 // SAFETY: a table of function pointers that is never written.
 unsafe impl Sync for Hooks {}
 
@@ -40,30 +42,36 @@ static HOOKS: Hooks = Hooks(je::extent_hooks_t {
     merge: Some(extent_merge),
 });
 
+/// Creates an arena with these hooks and its metadata outside; its index.
+fn create(hooks: &'static Hooks) -> Option<u32> {
+    let config = ArenaConfig {
+        hooks: &raw const hooks.0,
+        metadata_use_hooks: false,
+    };
+    let mut index: c_uint = 0;
+    let mut size = size_of::<c_uint>();
+    let name = c"experimental.arenas_create_ext";
+    // SAFETY: jemalloc's documented call: the index comes out, the configuration goes in.
+    let error = unsafe {
+        let (out, new) = (
+            &mut index as *mut c_uint as *mut c_void,
+            &config as *const ArenaConfig as *mut c_void,
+        );
+        je::mallctl(name.as_ptr(), out, &mut size, new, size_of::<ArenaConfig>())
+    };
+    (error == 0).then_some(index)
+}
+
 /// Creates the arenas; threads move to them at their next allocation.
 pub fn start() {
+    if let Some(index) = create(&internal::HOOKS) {
+        internal::start(index);
+    }
     // SAFETY: no preconditions.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.clamp(1, 8) as usize;
     let mut made = 0;
     for arena in ARENAS.iter().take((cpus * 2).min(ARENAS_MAX)) {
-        let config = ArenaConfig {
-            hooks: &raw const HOOKS.0,
-            metadata_use_hooks: false,
-        };
-        let mut index: c_uint = 0;
-        let mut size = size_of::<c_uint>();
-        let name = c"experimental.arenas_create_ext";
-        // SAFETY: jemalloc's documented call: the index comes out, the configuration goes in.
-        let error = unsafe {
-            let (out, new) = (
-                &mut index as *mut c_uint as *mut c_void,
-                &config as *const ArenaConfig as *mut c_void,
-            );
-            je::mallctl(name.as_ptr(), out, &mut size, new, size_of::<ArenaConfig>())
-        };
-        if error != 0 {
-            break;
-        }
+        let Some(index) = create(&HOOKS) else { break };
         arena.store(index, Ordering::Relaxed);
         made += 1;
     }
@@ -111,9 +119,19 @@ fn or_errno(pointer: *mut c_void) -> *mut c_void {
     if pointer.is_null() { no_memory() } else { pointer }
 }
 
+/// malloc, calloc and realloc note who calls: see [`crate::internal`].
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+pub unsafe extern "C" fn malloc(_size: usize) -> *mut c_void {
+    core::arch::naked_asm!("mov rsi, [rsp]", "jmp {}", sym malloc_for)
+}
+
+unsafe extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
     ready();
+    if let Some(flags) = internal::flags(caller, size) {
+        // SAFETY: a size of at least 1 and an arena that exists.
+        return or_errno(unsafe { je::mallocx(size.max(1), flags) });
+    }
     // SAFETY: as the caller's.
     or_errno(unsafe { je::malloc(size) })
 }
@@ -134,15 +152,36 @@ pub unsafe extern "C" fn cfree(pointer: *mut c_void) {
     unsafe { free(pointer) }
 }
 
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+pub unsafe extern "C" fn calloc(_count: usize, _size: usize) -> *mut c_void {
+    core::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym calloc_for)
+}
+
+unsafe extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
     ready();
+    if let Some(bytes) = count.checked_mul(size)
+        && let Some(flags) = internal::flags(caller, bytes)
+    {
+        const ZERO: c_int = 0x40;
+        // SAFETY: a size of at least 1 and an arena that exists.
+        return or_errno(unsafe { je::mallocx(bytes.max(1), flags | ZERO) });
+    }
     // SAFETY: as the caller's.
     or_errno(unsafe { je::calloc(count, size) })
 }
 
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn realloc(pointer: *mut c_void, size: usize) -> *mut c_void {
+pub unsafe extern "C" fn realloc(_pointer: *mut c_void, _size: usize) -> *mut c_void {
+    core::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym realloc_for)
+}
+
+unsafe extern "C" fn realloc_for(pointer: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+    if pointer.is_null() {
+        // SAFETY: the same contract.
+        return unsafe { malloc_for(size, caller) };
+    }
     ready();
     if size == 0 && !pointer.is_null() {
         // As glibc: freed, NULL.
@@ -225,7 +264,7 @@ pub unsafe extern "C" fn mallopt(_param: c_int, _value: c_int) -> c_int {
     1
 }
 
-type HooksPtr = *mut je::extent_hooks_t;
+pub type HooksPtr = *mut je::extent_hooks_t;
 
 unsafe extern "C" fn extent_alloc(
     _hooks: HooksPtr,
@@ -276,7 +315,7 @@ unsafe extern "C" fn extent_commit(
     !may_grow(length)
 }
 
-unsafe extern "C" fn extent_no_range(
+pub unsafe extern "C" fn extent_no_range(
     _hooks: HooksPtr,
     _address: *mut c_void,
     _size: usize,
@@ -299,7 +338,7 @@ unsafe extern "C" fn extent_purge(
 }
 
 /// Extents stay with jemalloc, which reuses them.
-unsafe extern "C" fn extent_keep(
+pub unsafe extern "C" fn extent_keep(
     _hooks: HooksPtr,
     _address: *mut c_void,
     _size: usize,
@@ -319,7 +358,7 @@ unsafe extern "C" fn extent_destroy(
     mem::munmap(address as u64, size as u64);
 }
 
-unsafe extern "C" fn extent_split(
+pub unsafe extern "C" fn extent_split(
     _hooks: HooksPtr,
     _address: *mut c_void,
     _size: usize,
@@ -331,7 +370,7 @@ unsafe extern "C" fn extent_split(
     false
 }
 
-unsafe extern "C" fn extent_merge(
+pub unsafe extern "C" fn extent_merge(
     _hooks: HooksPtr,
     _a: *mut c_void,
     _a_size: usize,

@@ -9,6 +9,7 @@
 
 mod alloc;
 mod descriptors;
+mod internal;
 mod io;
 mod memory;
 mod process;

@@ -1,0 +1,132 @@
+//! What libc and the loader allocate for themselves stays out of the managed range.
+//!
+//! They use some of it where no fault can be answered: a new thread reads locale data before its signals are unblocked, the loader's TLS
+//! blocks are touched by everything, stdio resets its locks in a forked child. Stream buffers in plain memory also spare the trap on
+//! every read and write. The caller's address tells. Large requests (a line of input, a sort's buffer) are the program's data
+//! whoever asks, and past a share of the budget so are small ones (a million strdup'ed names).
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
+
+use farpage::mm::mm;
+use farpage::sys;
+use tikv_jemalloc_sys as je;
+
+use crate::alloc::{Hooks, HooksPtr, extent_keep, extent_merge, extent_no_range, extent_split};
+
+/// Larger requests are the program's own data.
+const SIZE_MAX: usize = 32 << 10;
+/// Bytes that may stay unmanaged in any case.
+const ALWAYS: i64 = 4 << 20;
+const OBJECTS: usize = 2;
+
+/// Address ranges of libc's and the loader's code.
+static CODE: [[AtomicUsize; 2]; OBJECTS] = [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; OBJECTS];
+static ARENA: AtomicU32 = AtomicU32::new(0);
+static TAKEN: AtomicI64 = AtomicI64::new(0);
+
+pub static HOOKS: Hooks = Hooks(je::extent_hooks_t {
+    alloc: Some(plain_alloc),
+    dalloc: Some(extent_keep),
+    destroy: None,
+    commit: None,
+    decommit: Some(extent_no_range),
+    purge_lazy: Some(extent_no_range),
+    purge_forced: Some(plain_purge),
+    split: Some(extent_split),
+    merge: Some(extent_merge),
+});
+
+/// From now on requests of libc and the loader go to arena `index`.
+pub fn start(index: u32) {
+    let mut found = 0usize;
+    // SAFETY: the callback gets valid loader data and our counter.
+    unsafe { libc::dl_iterate_phdr(Some(note_object), &mut found as *mut usize as *mut c_void) };
+    ARENA.store(index, Ordering::Release);
+}
+
+unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+    // SAFETY: loader data, valid during the callback; `found` is start's counter.
+    let (info, found) = unsafe { (&*info, &mut *(found as *mut usize)) };
+    // SAFETY: a C string or NULL.
+    let name = if info.dlpi_name.is_null() {
+        b""
+    } else {
+        unsafe { core::ffi::CStr::from_ptr(info.dlpi_name) }.to_bytes()
+    };
+    let file = name.rsplit(|&b| b == b'/').next().unwrap_or_default();
+    if *found < OBJECTS && (file.starts_with(b"libc.so") || file.starts_with(b"ld-linux")) {
+        // SAFETY: `dlpi_phnum` headers.
+        let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        for header in headers
+            .iter()
+            .filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_X != 0)
+        {
+            let start = (info.dlpi_addr + header.p_vaddr) as usize;
+            CODE[*found][0].store(start, Ordering::Relaxed);
+            CODE[*found][1].store(start + header.p_memsz as usize, Ordering::Relaxed);
+        }
+        *found += 1;
+    }
+    0
+}
+
+/// Flags for mallocx if `caller` is libc or the loader and the request stays out of the managed range.
+#[inline]
+pub fn flags(caller: usize, size: usize) -> Option<c_int> {
+    const NO_CACHE: c_int = 0x100;
+    let ours = |range: &[AtomicUsize; 2]| {
+        caller >= range[0].load(Ordering::Relaxed) && caller < range[1].load(Ordering::Relaxed)
+    };
+    if size > SIZE_MAX || !CODE.iter().any(ours) {
+        return None;
+    }
+    let arena = ARENA.load(Ordering::Relaxed);
+    let share = || mm().header().budget.load(Ordering::Relaxed) * 4096 / 32;
+    let room = TAKEN.load(Ordering::Relaxed) < ALWAYS || TAKEN.load(Ordering::Relaxed) < share();
+    (arena != 0 && room).then_some(((arena as c_int + 1) << 20) | NO_CACHE)
+}
+
+unsafe extern "C" fn plain_alloc(
+    _hooks: HooksPtr,
+    wanted: *mut c_void,
+    size: usize,
+    align: usize,
+    zero: *mut bool,
+    commit: *mut bool,
+    _arena: c_uint,
+) -> *mut c_void {
+    if !wanted.is_null() {
+        return core::ptr::null_mut();
+    }
+    let Ok(start) = sys::engine_memory((size + align) as u64) else {
+        return core::ptr::null_mut();
+    };
+    let aligned = start.next_multiple_of(align as u64);
+    let (before, after) = (aligned - start, start + align as u64 - aligned);
+    // SAFETY: the ends of the mapping just made, which nobody uses; jemalloc's out parameters.
+    unsafe {
+        if before > 0 {
+            let _ = sys::munmap(start, before);
+        }
+        if after > 0 {
+            let _ = sys::munmap(aligned + size as u64, after);
+        }
+        *zero = true;
+        *commit = true;
+    }
+    TAKEN.fetch_add(size as i64, Ordering::Relaxed);
+    aligned as *mut c_void
+}
+
+unsafe extern "C" fn plain_purge(
+    _hooks: HooksPtr,
+    address: *mut c_void,
+    _size: usize,
+    offset: usize,
+    length: usize,
+    _arena: c_uint,
+) -> bool {
+    // SAFETY: jemalloc gives up the content of a range of this arena.
+    unsafe { sys::madvise(address as u64 + offset as u64, length as u64, libc::MADV_DONTNEED) }.is_err()
+}
