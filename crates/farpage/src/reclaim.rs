@@ -205,8 +205,12 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
     progress
 }
 
-/// How many blocks the swap cache may keep: a sixteenth of what the process has resident, 2 to 128 blocks.
+/// How many blocks the swap cache may keep: a sixteenth of what the process has resident, 2 to 128 blocks. None while the
+/// tree is over its limit: of pages shared by fork eviction makes copies, so only storing them frees anything.
 fn cache_target(mm: &Mm) -> u32 {
+    if mm.header().excess(0) > BLOCK as i64 {
+        return 0;
+    }
     let resident = mm.entry().resident.load(Ordering::Relaxed).max(0) as u64;
     (resident / 16 / BLOCK).clamp(2, 128) as u32
 }
