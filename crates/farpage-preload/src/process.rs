@@ -61,6 +61,21 @@ pub unsafe extern "C" fn forkpty(
 
 type CloneStart = extern "C" fn(*mut c_void) -> c_int;
 
+struct CloneBirth {
+    start: CloneStart,
+    argument: *mut c_void,
+}
+
+/// libc ends a cloned child whose function returns by ending its thread; the engine's own threads would live on.
+extern "C" fn run_clone(birth: *mut c_void) -> c_int {
+    // SAFETY: the caller of clone's, in this process's copy of its stack.
+    let CloneBirth { start, argument } = unsafe { (birth as *mut CloneBirth).read() };
+    let status = start(argument);
+    // SAFETY: ends this process.
+    unsafe { sys::raw(libc::SYS_exit_group, [status as u64, 0, 0, 0, 0, 0]) };
+    status
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
     start: CloneStart,
@@ -71,6 +86,13 @@ pub unsafe extern "C" fn clone(
     tls: *mut c_void,
     child_tid: *mut c_int,
 ) -> c_int {
+    let copies = flags & libc::CLONE_VM == 0;
+    let mut birth = CloneBirth { start, argument };
+    let (start, argument) = if copies {
+        (run_clone as CloneStart, &raw mut birth as *mut c_void)
+    } else {
+        (start, argument)
+    };
     let mut real = || {
         i64::from(call_real!(
             clone
@@ -92,11 +114,7 @@ pub unsafe extern "C" fn clone(
             child_tid
         ))
     };
-    let done = if flags & libc::CLONE_VM == 0 {
-        fork::window(&mut real)
-    } else {
-        real()
-    };
+    let done = if copies { fork::window(&mut real) } else { real() };
     done as c_int
 }
 

@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_void};
 
 use farpage::mm::mm;
+use farpage::pool::flag;
 use farpage::signals::{self, Action};
 use farpage::sys::OURS;
 use farpage::trap;
@@ -278,7 +279,10 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
             // SAFETY: the caller's call.
             result(unsafe { farpage::sys::raw(nr, args) })
         }
-        libc::SYS_clone3 | libc::SYS_io_uring_setup => result(-i64::from(libc::ENOSYS)),
+        libc::SYS_clone3 => result(-i64::from(libc::ENOSYS)),
+        libc::SYS_io_uring_setup if !mm().header().has(flag::ALLOW_IO_URING) => {
+            result(-i64::from(libc::ENOSYS))
+        }
         _ => result(trap::perform(nr, args)),
     }
 }
