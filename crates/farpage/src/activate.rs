@@ -114,7 +114,9 @@ pub fn register_all(mm: &Mm) -> Result<(), Errno> {
         if foreign {
             return register_parts(mm, addr, addr + len);
         }
-        mm.uffd().register(addr, len).or_else(|_| register_parts(mm, addr, addr + len))
+        mm.uffd()
+            .register(addr, len)
+            .or_else(|_| register_parts(mm, addr, addr + len))
     })
 }
 
@@ -125,7 +127,11 @@ pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
     let mut plain = 0;
     crate::maps::each_mapping(|mapping| {
         let (from, to) = (mapping.start.max(start), mapping.end.min(end));
-        plain += if from < to && mapping.private_anonymous { to - from } else { 0 };
+        plain += if from < to && mapping.private_anonymous {
+            to - from
+        } else {
+            0
+        };
         Ok(())
     })?;
     if plain != end - start {

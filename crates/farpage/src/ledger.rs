@@ -149,7 +149,11 @@ impl Ledger {
         header.limit.store(limit, Ordering::Relaxed);
         // The compressed tier gives way when the rest of the tree needs the budget.
         let most = self.pool.layout().zpage_count as i64;
-        let share = if header.areas.load(Ordering::Relaxed) > 0 { limit * 2 / 5 } else { limit * 3 / 4 };
+        let share = if header.areas.load(Ordering::Relaxed) > 0 {
+            limit * 2 / 5
+        } else {
+            limit * 3 / 4
+        };
         let zpages = (share / ZPAGE_PAGES).clamp(most.min(1), most);
         header.zpages_limit.store(zpages as u64, Ordering::Relaxed);
         let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;

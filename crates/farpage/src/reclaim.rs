@@ -152,7 +152,11 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
     let start = sys::now_ns();
     let mut idle = 0;
     // A limit that could not be reached a moment ago is not waited for again by every single fault.
-    let patience = if start.saturating_sub(OVERRUN_NS.load(Ordering::Relaxed)) < 1_000_000_000 { 4 } else { 400 };
+    let patience = if start.saturating_sub(OVERRUN_NS.load(Ordering::Relaxed)) < 1_000_000_000 {
+        4
+    } else {
+        400
+    };
     while header.excess(pages) > 0 {
         header.count(Counter::PgreclaimDirect, 1);
         if reclaim(mm, header.excess(pages).max(BLOCK as i64)) > 0 {
@@ -447,7 +451,9 @@ fn store_small(mm: &Mm, page: u64, frame: u64, context: &mut Context) -> bool {
     let Some(compressed) = tiers::compress(mm, at, context) else {
         return false;
     };
-    let Some(slot) = tiers::alloc_slot(mm) else { return false };
+    let Some(slot) = tiers::alloc_slot(mm) else {
+        return false;
+    };
     let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) else {
         tiers::abandon_slot(mm, slot);
         return false;

@@ -334,6 +334,8 @@ struct Pieces {
 /// Piece after piece until a short one. A read goes on only where the kernel's single call would: data is there.
 fn transfer(pieces: Pieces) -> i64 {
     let total = pieces.args[usize::from(pieces.len)].min(0x7fff_f000);
+    let waits_for_all = pieces.nr == libc::SYS_recvfrom && pieces.args[3] & libc::MSG_WAITALL as u64 != 0;
+    let may_block = pieces.reads && !waits_for_all && pieces.nr != libc::SYS_getrandom;
     let mut done = 0;
     while done < total {
         let mut args = pieces.args;
@@ -345,7 +347,7 @@ fn transfer(pieces: Pieces) -> i64 {
         {
             args[usize::from(offset)] += done;
         }
-        if done > 0 && pieces.reads && !readable_now(args[0]) {
+        if done > 0 && may_block && !readable_now(args[0]) {
             break;
         }
         let result = perform_whole(pieces.nr, args);
@@ -360,7 +362,7 @@ fn transfer(pieces: Pieces) -> i64 {
     done as i64
 }
 
-/// Whether a further read would not block (or is getrandom, which has no descriptor).
+/// Whether a further read would not block.
 fn readable_now(fd: u64) -> bool {
     let mut poll = libc::pollfd {
         fd: fd as i32,
@@ -386,6 +388,8 @@ fn may_split(nr: i64, args: [u64; 6], _reads: bool) -> bool {
     }
     match stat[3] as u32 & libc::S_IFMT {
         libc::S_IFREG | libc::S_IFBLK | libc::S_IFIFO => true,
+        // /dev/null, zero, full, random: major number 1; st_rdev is the u64 at byte 40.
+        libc::S_IFCHR => stat[5] >> 8 & 0xfff == 1,
         libc::S_IFSOCK => {
             let (mut kind, mut len) = (0i32, 4u32);
             let out = (&mut kind as *mut _ as u64, &mut len as *mut _ as u64);
@@ -428,6 +432,9 @@ fn vector(
     let mut total = 0u64;
     for i in 0..entries {
         total = total.saturating_add(element(i)?[1]);
+    }
+    if total > i64::MAX as u64 {
+        return None; // EINVAL, which is the kernel's to say
     }
     if total <= most || !may_split(nr, args, reads) {
         return None;
