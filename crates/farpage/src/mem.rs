@@ -589,6 +589,19 @@ fn old_is_mapped(mm: &Mm, request: Remap) -> bool {
     mapped
 }
 
+/// Whether anything is mapped at a page of the managed range.
+#[must_use]
+pub fn is_mapped(mm: &Mm, page: u64) -> bool {
+    let mask = sys::block_signals();
+    let mapped = mm
+        .maps
+        .lock()
+        .as_ref()
+        .is_some_and(|maps| maps.covers(page, page + 1));
+    sys::set_mask(mask);
+    mapped
+}
+
 /// Lets the kernel grow the mapping where it is, if nothing is behind it. The new part shares the mapping and with it the
 /// registration (a separate mapping beside it would not always merge, and could never be remapped as one).
 fn grow_in_place(mm: &Mm, request: Remap) -> bool {
