@@ -33,6 +33,11 @@ const LOW_HINT_MAX: u64 = 64 << 20;
 const DROP_STEP: u64 = 32 << 20;
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
+const EFAULT: i64 = -(libc::EFAULT as i64);
+/// End of the program's address space: the kernel's TASK_SIZE with four-level page tables.
+const USER_END: u64 = (1 << 47) - PAGE;
+/// MADV_GUARD_INSTALL, MADV_GUARD_REMOVE.
+const GUARDS: [i32; 2] = [102, 103];
 
 /// Arguments of mmap.
 #[derive(Clone, Copy)]
@@ -365,6 +370,8 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         | libc::MADV_DODUMP
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE => 0,
+        // A page that is swapped in or filled beside a guard would replace it: refused, as by kernels before 6.13.
+        _ if GUARDS.contains(&advice) => EINVAL,
         _ => kernel(addr, len),
     }
 }
@@ -431,6 +438,27 @@ pub struct Remap {
 }
 
 impl Remap {
+    /// What the kernel refuses whatever is mapped; sizes are whole pages already.
+    fn check(&self) -> Result<(), i64> {
+        const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let has = |flag: i32| self.flags & flag != 0;
+        let moves = has(libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP);
+        let sizes = self.old % PAGE == 0 && self.old_len != 0 && self.new_len != 0;
+        let flags = self.flags & !KNOWN == 0
+            && (!moves || has(libc::MREMAP_MAYMOVE))
+            && (!has(libc::MREMAP_DONTUNMAP) || self.old_len == self.new_len);
+        let place = !has(libc::MREMAP_FIXED)
+            || (self.new % PAGE == 0
+                && self.new <= USER_END - self.new_len
+                && (self.new + self.new_len <= self.old
+                    || self.old.saturating_add(self.old_len) <= self.new));
+        if sizes && flags && place {
+            Ok(())
+        } else {
+            Err(EINVAL)
+        }
+    }
+
     fn kernel(&self) -> i64 {
         // SAFETY: the program's own request (or ours on its behalf with a destination we chose).
         unsafe {
@@ -456,14 +484,20 @@ pub fn mremap(request: Remap) -> i64 {
     if mm.mode.load(Ordering::Acquire) == mode::OFF || !touches {
         return request.kernel();
     }
+    if request.old_len > USER_END || request.new_len > USER_END {
+        return EINVAL;
+    }
     let mut request = request;
     request.old_len = round_up(request.old_len);
     request.new_len = round_up(request.new_len);
-    if !request.old.is_multiple_of(PAGE) || request.new_len == 0 || request.old_len == 0 {
-        return EINVAL;
+    if let Err(errno) = request.check() {
+        return errno;
     }
     if !is_managed(request.old) {
         return onto_managed(mm, request);
+    }
+    if !old_is_mapped(mm, request) {
+        return EFAULT;
     }
     let keep_old = request.flags & libc::MREMAP_DONTUNMAP != 0;
     if request.new_len > request.old_len {
@@ -495,6 +529,35 @@ pub fn mremap(request: Remap) -> i64 {
         commit(mm, (request.new_len - request.old_len) as i64);
     }
     result
+}
+
+/// Whether the old range is mapped: all of it, or its first page when it only shrinks in place.
+fn old_is_mapped(mm: &Mm, request: Remap) -> bool {
+    const MOVES: i32 = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let lo = page_of(request.old);
+    let in_place = request.flags & MOVES == 0 && request.new_len <= request.old_len;
+    let hi = if in_place {
+        lo + 1
+    } else {
+        lo + request.old_len / PAGE
+    };
+    let mask = sys::block_signals();
+    let mapped = mm.maps.lock().as_ref().is_some_and(|maps| maps.covers(lo, hi));
+    sys::set_mask(mask);
+    mapped
+}
+
+/// Whether anything is mapped at a page of the managed range.
+#[must_use]
+pub fn is_mapped(mm: &Mm, page: u64) -> bool {
+    let mask = sys::block_signals();
+    let mapped = mm
+        .maps
+        .lock()
+        .as_ref()
+        .is_some_and(|maps| maps.covers(page, page + 1));
+    sys::set_mask(mask);
+    mapped
 }
 
 /// Lets the kernel grow the mapping where it is, if nothing is behind it. The new part shares the mapping and with it the

@@ -183,6 +183,9 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
     if nr == libc::SYS_close_range {
         return close_range(args);
     }
+    if let Some(result) = message(nr, args) {
+        return result;
+    }
     if let Some(call) = syscalls::describe(index)
         && let Some(result) = in_pieces(nr, args, call.restart)
     {
@@ -215,6 +218,7 @@ pub struct Pins {
     len: usize,
     far: u64,
     far_len: usize,
+    pinned: u64,
 }
 
 const FAR_MAX: usize = 1 << 16;
@@ -233,6 +237,7 @@ impl Pins {
             len: 0,
             far: 0,
             far_len: 0,
+            pinned: 0,
         }
     }
 
@@ -242,13 +247,26 @@ impl Pins {
             return;
         };
         let mut from = lo;
+        let hi = hi.min(lo + self.room(mm));
         for page in lo..hi {
-            if !fault::pin(mm, page) {
-                self.note(from, page);
-                from = page + 1;
+            if fault::pin(mm, page) {
+                self.pinned += 1;
+                continue;
+            }
+            self.note(from, page);
+            from = page + 1;
+            if !mem::is_mapped(mm, page) {
+                return; // the kernel stops here too
             }
         }
         self.note(from, hi);
+    }
+
+    /// Pages that may still be pinned: half the limit at most, or a call would keep all others from making room. A
+    /// buffer beyond that belongs to a call that can't be split (a datagram) and that does not use all of it.
+    fn room(&self, mm: &Mm) -> u64 {
+        let most = (mm.header().limit.load(Ordering::Relaxed) / 2).max(512) as u64;
+        most.saturating_sub(self.pinned)
     }
 
     fn note(&mut self, lo: u64, hi: u64) {
@@ -333,6 +351,8 @@ struct Pieces {
 /// Piece after piece until a short one. A read goes on only where the kernel's single call would: data is there.
 fn transfer(pieces: Pieces) -> i64 {
     let total = pieces.args[usize::from(pieces.len)].min(0x7fff_f000);
+    let waits_for_all = pieces.nr == libc::SYS_recvfrom && pieces.args[3] & libc::MSG_WAITALL as u64 != 0;
+    let may_block = pieces.reads && !waits_for_all && pieces.nr != libc::SYS_getrandom;
     let mut done = 0;
     while done < total {
         let mut args = pieces.args;
@@ -344,7 +364,7 @@ fn transfer(pieces: Pieces) -> i64 {
         {
             args[usize::from(offset)] += done;
         }
-        if done > 0 && pieces.reads && !readable_now(args[0]) {
+        if done > 0 && may_block && !readable_now(args[0]) {
             break;
         }
         let result = perform_whole(pieces.nr, args);
@@ -359,7 +379,7 @@ fn transfer(pieces: Pieces) -> i64 {
     done as i64
 }
 
-/// Whether a further read would not block (or is getrandom, which has no descriptor).
+/// Whether a further read would not block.
 fn readable_now(fd: u64) -> bool {
     let mut poll = libc::pollfd {
         fd: fd as i32,
@@ -385,6 +405,8 @@ fn may_split(nr: i64, args: [u64; 6], _reads: bool) -> bool {
     }
     match stat[3] as u32 & libc::S_IFMT {
         libc::S_IFREG | libc::S_IFBLK | libc::S_IFIFO => true,
+        // /dev/null, zero, full, random: major number 1; st_rdev is the u64 at byte 40.
+        libc::S_IFCHR => stat[5] >> 8 & 0xfff == 1,
         libc::S_IFSOCK => {
             let (mut kind, mut len) = (0i32, 4u32);
             let out = (&mut kind as *mut _ as u64, &mut len as *mut _ as u64);
@@ -420,20 +442,12 @@ fn vector(
     if entries > 1024 {
         return None;
     }
-    let element = |i: u64| {
-        let mut pair = [0u64; 2];
-        read_user(array + i * 16, pair.as_mut_ptr() as u64, 16).then_some(pair)
-    };
-    let mut total = 0u64;
-    for i in 0..entries {
-        total = total.saturating_add(element(i)?[1]);
-    }
-    if total <= most || !may_split(nr, args, reads) {
+    if !is_long(array, entries, most) || !may_split(nr, args, reads) {
         return None;
     }
     let mut done = 0u64;
     for i in 0..entries {
-        let [base, len] = element(i)?;
+        let [base, len] = iov_element(array, i)?;
         let mut at = 0;
         while at < len {
             let pair = [base + at, (len - at).min(most)];
@@ -460,6 +474,74 @@ fn vector(
         }
     }
     Some(done as i64)
+}
+
+/// sendmsg or recvmsg on a stream with buffers too long to pin: in pieces, name and control data with the first. A receive
+/// with room for control data ends after its first piece, lest it take the control data of what follows.
+fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
+    let reads = nr == libc::SYS_recvmsg;
+    if !reads && nr != libc::SYS_sendmsg || args[2] & libc::MSG_PEEK as u64 != 0 {
+        return None;
+    }
+    let mut header = [0u64; 7]; // name, its length, iov, count, control, its length, flags
+    let user = (args[1], header.as_mut_ptr() as u64, 56);
+    if !read_user(user.0, user.1, user.2) || header[3] > 1024 {
+        return None;
+    }
+    let most = piece_bytes(mm());
+    let [iov, count] = [header[2], header[3]];
+    if !is_long(iov, count, most) || !may_split(nr, args, reads) {
+        return None;
+    }
+    let once = reads && header[5] != 0;
+    let wait = !reads || args[2] & libc::MSG_WAITALL as u64 != 0;
+    let mut done = 0u64;
+    for i in 0..count {
+        let [base, len] = iov_element(iov, i)?;
+        let mut at = 0;
+        while at < len {
+            let pair = [base + at, (len - at).min(most)];
+            let mut one = header;
+            (one[2], one[3]) = (pair.as_ptr() as u64, 1);
+            if done > 0 {
+                (one[0], one[1], one[4], one[5]) = (0, 0, 0, 0);
+            }
+            if done > 0 && (once || !wait && !readable_now(args[0])) {
+                return Some(done as i64);
+            }
+            let result = perform_whole(nr, [args[0], one.as_ptr() as u64, args[2], 0, 0, 0]);
+            if result < 0 {
+                return Some(if done > 0 { done as i64 } else { result });
+            }
+            if reads && done == 0 {
+                (one[2], one[3]) = (iov, count);
+                write_user(args[1], one.as_ptr() as u64, 56);
+            }
+            done += result as u64;
+            at += result as u64;
+            if (result as u64) < pair[1] {
+                return Some(done as i64);
+            }
+        }
+    }
+    Some(done as i64)
+}
+
+fn iov_element(array: u64, i: u64) -> Option<[u64; 2]> {
+    let mut pair = [0u64; 2];
+    read_user(array + i * 16, pair.as_mut_ptr() as u64, 16).then_some(pair)
+}
+
+/// Whether the buffers of an iovec array hold more than `most` bytes together, and a number the kernel accepts.
+fn is_long(array: u64, count: u64, most: u64) -> bool {
+    let mut total = 0u64;
+    for i in 0..count {
+        let Some([_, len]) = iov_element(array, i) else {
+            return false;
+        };
+        total = total.saturating_add(len);
+    }
+    total > most && total <= i64::MAX as u64
 }
 
 /// close_range over our descriptors closes what lies beside them.

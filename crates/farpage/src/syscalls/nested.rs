@@ -75,6 +75,9 @@ impl Walk<'_> {
             let Some((base, len)) = self.pair(array, index * IOVEC_BYTES) else {
                 return;
             };
+            if len > i64::MAX as u64 {
+                return; // EINVAL
+            }
             // The kernel truncates the whole call, not each buffer.
             let len = len.min(RW_BYTES_MAX - total);
             total += len;
