@@ -21,6 +21,7 @@ pub mod mem;
 pub mod mm;
 pub mod pool;
 pub mod reclaim;
+pub mod sigmask;
 pub mod signals;
 pub mod snapshot;
 pub mod stub;
