@@ -26,6 +26,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 
 extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, environment: *const *const c_char) {
     real::resolve();
+    threads::start_beliefs();
     // SAFETY: glibc passes constructors the process's environment.
     unsafe { farpage::join::join(environment) };
     if farpage::mm::mm().mode.load(core::sync::atomic::Ordering::Relaxed) == farpage::mm::mode::OFF {

@@ -15,11 +15,14 @@ const char *_rjem_malloc_conf HIDDEN =
 
 static __thread int thread_bound __attribute__((tls_model("initial-exec")));
 static __thread void *thread_stack __attribute__((tls_model("initial-exec")));
+/* Room for what this thread believes of its signal mask: two masks and two siginfos (sigmask.rs). */
+static __thread unsigned long long thread_belief[34] __attribute__((tls_model("initial-exec")));
 
 /* 1 once this thread's arena is chosen. */
 HIDDEN int *farpage_thread_bound(void) { return &thread_bound; }
 /* The alternate signal stack that the library gave this thread. */
 HIDDEN void **farpage_thread_stack(void) { return &thread_stack; }
+HIDDEN void *farpage_thread_belief(void) { return thread_belief; }
 
 static long raw6(long nr, long a, long b, long c, long d, long e, long f)
 {

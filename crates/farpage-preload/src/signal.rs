@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use farpage::mm::mm;
 use farpage::pool::flag;
+use farpage::sigmask;
 use farpage::signals::{self, Action};
 use farpage::sys::OURS;
 use farpage::trap;
@@ -34,23 +35,28 @@ pub unsafe extern "C" fn sigaction(
         if is_ours(sig) && mm().is_active() {
             return virtual_sigaction(sig, new, old);
         }
-        if new.is_null() {
-            return call_real!(
-                sigaction as fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int,
-                sig,
-                new,
-                old
-            );
-        }
-        let mut copy = *new;
-        copy.sa_mask = without_ours(&copy.sa_mask);
-        call_real!(
+        let copy = new.as_ref().map(|new| libc::sigaction {
+            sa_mask: without_ours(&new.sa_mask),
+            ..*new
+        });
+        let wanted = new.as_ref().map(|new| *(&raw const new.sa_mask as *const u64));
+        let mut before: libc::sigaction = core::mem::zeroed();
+        let done = call_real!(
             sigaction as fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int,
             sig,
-            &copy,
-            old
-        )
+            copy.as_ref()
+                .map_or(core::ptr::null(), |copy| copy as *const libc::sigaction),
+            &mut before
+        );
+        if done != 0 {
+            return done;
+        }
+        *(&raw mut before.sa_mask as *mut u64) |= sigmask::action_mask(sig, wanted);
+        if let Some(old) = old.as_mut() {
+            *old = before;
+        }
     }
+    0
 }
 
 unsafe fn virtual_sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
@@ -77,6 +83,7 @@ unsafe fn virtual_sigaction(sig: c_int, new: *const libc::sigaction, old: *mut l
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(sig: c_int, handler: usize) -> usize {
     if !(is_ours(sig) && mm().is_active()) {
+        sigmask::action_mask(sig, Some(0));
         return call_real!(signal as fn(c_int, usize) -> usize, sig, handler);
     }
     let new = Action {
@@ -112,49 +119,73 @@ pub unsafe extern "C" fn pthread_sigmask(
     const LIBC_OWN: u64 = 3 << 31;
     // SAFETY: the caller's sets; eight bytes of each are the kernel's mask.
     unsafe {
-        let mut before = 0u64;
-        let copy = set
+        let wanted = set
             .as_ref()
             .map(|set| *(&raw const *set as *const u64) & !LIBC_OWN);
-        let kept = copy.map(|mask| {
-            if how == libc::SIG_UNBLOCK {
-                mask
-            } else {
-                mask & !OURS
+        match sigmask::change(how, wanted) {
+            Ok(before) => {
+                if let Some(old) = old.as_mut() {
+                    *old = core::mem::zeroed();
+                    *(&raw mut *old as *mut u64) = before;
+                }
+                0
             }
-        });
-        let new = kept.as_ref().map_or(0, |mask| mask as *const u64 as u64);
-        let raw = farpage::sys::raw(
-            libc::SYS_rt_sigprocmask,
-            [how as u64, new, &mut before as *mut u64 as u64, 8, 0, 0],
-        );
-        if raw == 0
-            && let Some(old) = old.as_mut()
-        {
-            *old = core::mem::zeroed();
-            *(&raw mut *old as *mut u64) = before;
+            Err(errno) => -errno as c_int,
         }
-        -raw as c_int
     }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
-    // SAFETY: the caller's set.
-    let copy = unsafe { without_ours(&*mask) };
-    call_real!(sigsuspend as fn(*const libc::sigset_t) -> c_int, &copy)
+pub unsafe extern "C" fn sigpending(set: *mut libc::sigset_t) -> c_int {
+    let mut waiting = 0u64;
+    // SAFETY: eight bytes of ours, then the caller's set.
+    unsafe {
+        let raw = farpage::sys::raw(
+            libc::SYS_rt_sigpending,
+            [&mut waiting as *mut u64 as u64, 8, 0, 0, 0, 0],
+        );
+        if raw == 0 {
+            *set = core::mem::zeroed();
+            *(set as *mut u64) = waiting | sigmask::pending();
+        }
+        result(raw) as c_int
+    }
 }
 
-/// The kernel writes signal frames on an alternate stack without asking: it stays in RAM.
+/// A signal of ours that waits comes at once if the mask lets it through.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
+    // SAFETY: the caller's set.
+    let (copy, wanted) = unsafe { (without_ours(&*mask), *(mask as *const u64)) };
+    let blocked = sigmask::blocked();
+    let comes = sigmask::pending() & !wanted != 0;
+    sigmask::believe(wanted);
+    let done = if comes {
+        result(-i64::from(libc::EINTR)) as c_int
+    } else {
+        call_real!(sigsuspend as fn(*const libc::sigset_t) -> c_int, &copy)
+    };
+    sigmask::believe(blocked);
+    done
+}
+
+/// The kernel writes signal frames on an alternate stack without asking: it stays in RAM. A thread without one of its
+/// own runs with ours, and believes that it has none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
     // SAFETY: the caller's structures, copied so that the kernel sees none of managed memory.
     unsafe {
-        let wanted = new.as_ref().copied();
+        let ours = crate::threads::own_stack();
+        let mut wanted = new.as_ref().copied();
         if let Some(stack) = &wanted
             && stack.ss_flags & libc::SS_DISABLE == 0
         {
             crate::threads::keep(stack.ss_sp as u64, stack.ss_size as u64);
+        }
+        if let Some(stack) = &mut wanted
+            && stack.ss_flags & libc::SS_DISABLE != 0
+        {
+            *stack = ours;
         }
         let mut before: libc::stack_t = core::mem::zeroed();
         let new = wanted
@@ -168,6 +199,10 @@ pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::
         if done == 0
             && let Some(old) = old.as_mut()
         {
+            if !ours.ss_sp.is_null() && before.ss_sp == ours.ss_sp {
+                before = core::mem::zeroed();
+                before.ss_flags = libc::SS_DISABLE;
+            }
             *old = before;
         }
         done
@@ -267,6 +302,9 @@ pub unsafe extern "C" fn epoll_pwait2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
     let args = [a, b, c, d, e, f];
+    if nr == libc::SYS_rt_sigprocmask && d == 8 {
+        return result(raw_sigmask(a as c_int, b as *const u64, c as *mut u64));
+    }
     if !mm().is_active() {
         // SAFETY: the caller's call.
         return result(unsafe { farpage::sys::raw(nr, args) });
@@ -279,10 +317,27 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
             // SAFETY: the caller's call.
             result(unsafe { farpage::sys::raw(nr, args) })
         }
+        libc::SYS_rt_sigaction => result(trap::on_sigaction(args)),
         libc::SYS_clone3 => result(-i64::from(libc::ENOSYS)),
         libc::SYS_io_uring_setup if !mm().header().has(flag::ALLOW_IO_URING) => {
             result(-i64::from(libc::ENOSYS))
         }
         _ => result(trap::perform(nr, args)),
+    }
+}
+
+/// rt_sigprocmask by number: our signals are only believed blocked here too.
+fn raw_sigmask(how: c_int, set: *const u64, old: *mut u64) -> i64 {
+    // SAFETY: the caller's masks, or NULL.
+    unsafe {
+        match sigmask::change(how, set.as_ref().copied()) {
+            Ok(before) => {
+                if let Some(old) = old.as_mut() {
+                    *old = before;
+                }
+                0
+            }
+            Err(errno) => errno,
+        }
     }
 }

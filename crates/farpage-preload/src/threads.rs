@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use farpage::mm::{mm, mode};
 use farpage::pool::is_managed;
+use farpage::sigmask::{self, Belief};
 use farpage::{sys, trap};
 
 use crate::real::call_real;
@@ -17,6 +18,7 @@ const RANGES_MAX: usize = 256;
 
 unsafe extern "C" {
     fn farpage_thread_stack() -> *mut *mut c_void;
+    fn farpage_thread_belief() -> *mut Belief;
 }
 
 static SPARE: [AtomicUsize; SPARE_MAX] = [const { AtomicUsize::new(0) }; SPARE_MAX];
@@ -30,6 +32,29 @@ type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 struct Birth {
     start: Start,
     argument: *mut c_void,
+    /// Threads inherit the mask, so also what is only believed of it.
+    blocked: sys::SigMask,
+}
+
+extern "C" fn belief() -> *mut Belief {
+    // SAFETY: this thread's own storage, zeroed at first.
+    unsafe { farpage_thread_belief() }
+}
+
+/// Called once, before the process can become active.
+pub fn start_beliefs() {
+    sigmask::keep_in(belief);
+}
+
+/// The alternate stack that this library gave this thread, or NULL.
+pub fn own_stack() -> libc::stack_t {
+    // SAFETY: this thread's own storage.
+    let stack = unsafe { *farpage_thread_stack() };
+    libc::stack_t {
+        ss_sp: stack,
+        ss_flags: if stack.is_null() { libc::SS_DISABLE } else { 0 },
+        ss_size: if stack.is_null() { 0 } else { STACK_LEN as usize },
+    }
 }
 
 fn take_stack() -> u64 {
@@ -46,6 +71,7 @@ fn take_stack() -> u64 {
 extern "C" fn give_back(stack: *mut c_void) {
     // SAFETY: this thread leaves the stack before anyone else gets it.
     unsafe {
+        *farpage_thread_stack() = core::ptr::null_mut();
         let off = libc::stack_t {
             ss_sp: core::ptr::null_mut(),
             ss_flags: libc::SS_DISABLE,
@@ -103,9 +129,14 @@ pub fn give_alternate_stack() {
 extern "C" fn run_thread(birth: *mut c_void) -> *mut c_void {
     give_alternate_stack();
     // SAFETY: made by pthread_create below for this thread alone.
-    let Birth { start, argument } = unsafe { (birth as *mut Birth).read() };
+    let Birth {
+        start,
+        argument,
+        blocked,
+    } = unsafe { (birth as *mut Birth).read() };
     // SAFETY: allocated with this library's malloc.
     unsafe { crate::alloc::free(birth) };
+    sigmask::believe(blocked);
     start(argument)
 }
 
@@ -136,7 +167,13 @@ pub unsafe extern "C" fn pthread_create(
         return libc::EAGAIN;
     }
     // SAFETY: just allocated.
-    unsafe { birth.write(Birth { start, argument }) };
+    unsafe {
+        birth.write(Birth {
+            start,
+            argument,
+            blocked: sigmask::blocked(),
+        })
+    };
     let error = real(run_thread, birth as *mut c_void);
     if error != 0 {
         // SAFETY: the thread does not exist.

@@ -114,9 +114,12 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
         cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index);
         return -(libc::ENOMEM as i64);
     }
+    // Held across the clone, so that the child finds no lock held by a thread it does not have.
+    let (maps, not_inherited) = (mm.maps.lock(), NOT_INHERITED.lock());
     // The child runs on a copy of this very stack, whatever stack was asked for (see on_dispatch).
     // SAFETY: a clone without CLONE_VM; the pointers are libc's own.
     let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
+    drop((maps, not_inherited));
     match pid {
         0 => match become_child(mm, index, child) {
             Ok(()) => 0,

@@ -22,6 +22,7 @@ pub mod mm;
 pub mod pool;
 pub mod reclaim;
 pub mod residency;
+pub mod sigmask;
 pub mod signals;
 pub mod snapshot;
 pub mod stub;

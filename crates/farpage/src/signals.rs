@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::fault::{self, Outcome};
 use crate::mm::{mm, mode, page_of};
 use crate::pool::is_managed;
+use crate::sigmask;
 use crate::stub;
 use crate::sys::{self, OURS, SigMask, sig_bit};
 
@@ -125,14 +126,21 @@ pub fn sigaction(sig: i32, new: Option<&Action>, old: Option<&mut Action>) -> i6
         ..*action
     });
     let ours = if mm().is_active() { Virtual::of(sig) } else { None };
-    let Some(virtual_action) = ours else {
-        return kernel_sigaction(sig, stripped.as_ref(), old);
-    };
-    if let Some(old) = old {
-        *old = virtual_action.load();
+    let mut before = Action::default();
+    if let Some(virtual_action) = ours {
+        before = virtual_action.load();
+        if let Some(action) = stripped {
+            virtual_action.store(&action);
+        }
+    } else {
+        let result = kernel_sigaction(sig, stripped.as_ref(), Some(&mut before));
+        if result < 0 {
+            return result;
+        }
     }
-    if let Some(action) = stripped {
-        virtual_action.store(&action);
+    before.mask |= sigmask::action_mask(sig, new.map(|action| action.mask));
+    if let Some(old) = old {
+        *old = before;
     }
     0
 }
@@ -177,10 +185,12 @@ fn chain(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     };
     // SAFETY: the kernel's siginfo.
     let sent = unsafe { (*info).si_code } <= 0;
-    if action.handler == libc::SIG_IGN as u64 && sent {
+    // SAFETY: the kernel's siginfo.
+    if sent && (action.handler == libc::SIG_IGN as u64 || unsafe { sigmask::hold(sig, info) }) {
         return;
     }
-    if action.handler <= 1 {
+    // A fault of the program's own while it blocks the signal ends it, handler or not.
+    if action.handler <= 1 || sigmask::blocked() & sig_bit(sig) != 0 {
         // The default: the faulting instruction runs again and ends the process the usual way.
         kernel_sigaction(sig, Some(&Action::default()), None);
         if sent {

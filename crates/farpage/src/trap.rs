@@ -17,6 +17,7 @@ use crate::filter::{FilterConfig, build};
 use crate::mem;
 use crate::mm::{Mm, PAGE, fd, mm, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, flag, is_managed};
+use crate::sigmask;
 use crate::signals::{self, Action};
 use crate::stub;
 use crate::sys::{self, Errno, OURS, SigMask};
@@ -104,30 +105,42 @@ pub fn on_trap(context: &mut libc::ucontext_t) {
 /// The mask of the interrupted code lives in the frame: the return from the handler would undo a change of our own.
 pub fn on_sigprocmask(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
     let [how, set, old, ..] = args;
-    let before = *signals::mask_of(context);
+    let before = *signals::mask_of(context) & !OURS | sigmask::blocked();
+    let mut after = None;
     if set != 0 {
         let mut wanted: SigMask = 0;
         if !read_user(set, &mut wanted as *mut _ as u64, 8) {
             return -(libc::EFAULT as i64);
         }
-        let after = match how as i32 {
-            libc::SIG_BLOCK => before | wanted,
-            libc::SIG_UNBLOCK => before & !wanted,
-            libc::SIG_SETMASK => wanted,
-            _ => return -(libc::EINVAL as i64),
-        };
-        *signals::mask_of(context) = after & !OURS;
+        after = sigmask::changed(before, how as i32, wanted);
+        if after.is_none() {
+            return -(libc::EINVAL as i64);
+        }
     }
     if old != 0 && !write_user(old, &before as *const _ as u64, 8) {
         return -(libc::EFAULT as i64);
+    }
+    if let Some(after) = after {
+        *signals::mask_of(context) = after & !OURS;
+        sigmask::believe(after);
     }
     0
 }
 
 fn on_sigaltstack(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
     let [new, old, ..] = args;
-    let before = context.uc_stack;
+    let mut before = context.uc_stack;
+    let sp = context.uc_mcontext.gregs[libc::REG_RSP as usize] as u64;
+    // The frame does not say whether the interrupted code runs on the stack: the call would.
+    if before.ss_flags & libc::SS_DISABLE == 0
+        && sp.wrapping_sub(before.ss_sp as u64) <= before.ss_size as u64
+    {
+        before.ss_flags |= libc::SS_ONSTACK;
+    }
     if new != 0 {
+        if before.ss_flags & libc::SS_ONSTACK != 0 {
+            return -(libc::EPERM as i64);
+        }
         let mut wanted = before;
         if !read_user(
             new,
@@ -145,7 +158,7 @@ fn on_sigaltstack(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
     0
 }
 
-fn on_sigaction(args: [u64; 6]) -> i64 {
+pub fn on_sigaction(args: [u64; 6]) -> i64 {
     let [sig, new, old, ..] = args;
     let (mut wanted, mut before) = (Action::default(), Action::default());
     let size = size_of::<Action>() as u64;

@@ -1,0 +1,142 @@
+//! The part of a thread's signal mask that is only believed: SIGBUS and SIGSYS, which the kernel must never block.
+//!
+//! A program may block them and must then see them blocked and pending, while faults still come through. What a thread
+//! believes is in thread-local storage that the preload library owns; a signal sent meanwhile is kept there and sent
+//! again, as it was, when the program lets it through. Handlers of the program do not change the belief.
+//!
+//! # Safety
+//! The cell is this thread's own: only its code and handlers that interrupt it touch it, through volatile accesses.
+#![allow(unsafe_code)]
+
+use core::ptr::{addr_of, addr_of_mut};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use crate::sys::{self, OURS, SigMask, sig_bit};
+
+/// One thread's belief. The shim has room for it, zeroed.
+#[repr(C)]
+pub struct Belief {
+    blocked: SigMask,
+    pending: SigMask,
+    /// What was sent: siginfo of SIGBUS and SIGSYS.
+    info: [[u64; 16]; 2],
+}
+
+static CELL: AtomicUsize = AtomicUsize::new(0);
+/// Bits of ours that the program put in the mask of each signal's action.
+static IN_ACTION: [AtomicU8; 65] = [const { AtomicU8::new(0) }; 65];
+
+/// Says where threads keep their belief.
+pub fn keep_in(cell: extern "C" fn() -> *mut Belief) {
+    CELL.store(cell as *const () as usize, Ordering::Release);
+}
+
+fn cell() -> Option<*mut Belief> {
+    let cell = CELL.load(Ordering::Acquire);
+    if cell == 0 {
+        return None;
+    }
+    // SAFETY: only keep_in stores here, and only a function of this type.
+    let cell: extern "C" fn() -> *mut Belief = unsafe { core::mem::transmute(cell) };
+    Some(cell())
+}
+
+/// Those of our signals that this thread believes blocked.
+pub fn blocked() -> SigMask {
+    // SAFETY: see the file's note.
+    cell().map_or(0, |cell| unsafe { addr_of!((*cell).blocked).read_volatile() })
+}
+
+/// Those of our signals that wait for this thread to let them through.
+pub fn pending() -> SigMask {
+    // SAFETY: see the file's note.
+    cell().map_or(0, |cell| unsafe { addr_of!((*cell).pending).read_volatile() })
+}
+
+/// Sets the belief to the bits of ours in `mask`; what waited and may come now is delivered before this returns.
+pub fn believe(mask: SigMask) {
+    let Some(cell) = cell() else { return };
+    // SAFETY: see the file's note; the siginfo is one the kernel gave for this signal.
+    unsafe {
+        addr_of_mut!((*cell).blocked).write_volatile(mask & OURS);
+        for (place, sig) in [libc::SIGBUS, libc::SIGSYS].into_iter().enumerate() {
+            let waiting = addr_of!((*cell).pending).read_volatile();
+            if waiting & !mask & sig_bit(sig) == 0 {
+                continue;
+            }
+            let info = addr_of!((*cell).info[place]).read_volatile();
+            addr_of_mut!((*cell).pending).write_volatile(waiting & !sig_bit(sig));
+            let (pid, tid) = (sys::getpid() as u64, sys::gettid() as u64);
+            sys::raw(
+                libc::SYS_rt_tgsigqueueinfo,
+                [pid, tid, sig as u64, info.as_ptr() as u64, 0, 0],
+            );
+        }
+    }
+}
+
+/// Keeps a signal that was sent while the thread believes it blocked; false if it may come. One of a kind waits.
+///
+/// # Safety
+/// `info` is the kernel's siginfo.
+pub unsafe fn hold(sig: i32, info: *const libc::siginfo_t) -> bool {
+    let (Some(cell), bit) = (cell(), sig_bit(sig)) else {
+        return false;
+    };
+    if blocked() & bit == 0 {
+        return false;
+    }
+    // SAFETY: see the file's note; a siginfo has 128 bytes.
+    unsafe {
+        let waiting = addr_of!((*cell).pending).read_volatile();
+        if waiting & bit == 0 {
+            let place = usize::from(sig == libc::SIGSYS);
+            addr_of_mut!((*cell).info[place]).write_volatile(*(info as *const [u64; 16]));
+            addr_of_mut!((*cell).pending).write_volatile(waiting | bit);
+        }
+    }
+    true
+}
+
+/// The mask after rt_sigprocmask(`how`, `wanted`) on `before`; `None` for a `how` there is not.
+#[must_use]
+pub fn changed(before: SigMask, how: i32, wanted: SigMask) -> Option<SigMask> {
+    match how {
+        libc::SIG_BLOCK => Some(before | wanted),
+        libc::SIG_UNBLOCK => Some(before & !wanted),
+        libc::SIG_SETMASK => Some(wanted),
+        _ => None,
+    }
+}
+
+/// rt_sigprocmask of this thread outside of handlers of ours: the mask before, as believed, or `-errno`.
+pub fn change(how: i32, wanted: Option<SigMask>) -> Result<SigMask, i64> {
+    let real = sys::set_mask(!OURS);
+    let before = real & !OURS | blocked();
+    let after = wanted.map_or(Some(before), |wanted| changed(before, how, wanted));
+    let Some(after) = after else {
+        sys::set_mask(real);
+        return Err(-i64::from(libc::EINVAL));
+    };
+    sys::set_mask(after & !OURS);
+    if wanted.is_some() {
+        believe(after);
+    }
+    Ok(before)
+}
+
+/// Notes the mask of the action for `sig`; returns the bits of ours that the one before had.
+pub fn action_mask(sig: i32, new: Option<SigMask>) -> SigMask {
+    let Some(noted) = usize::try_from(sig).ok().and_then(|sig| IN_ACTION.get(sig)) else {
+        return 0;
+    };
+    let both = [libc::SIGBUS, libc::SIGSYS];
+    let before = match new {
+        None => noted.load(Ordering::Relaxed),
+        Some(mask) => {
+            let bits = both.map(|ours| u8::from(mask & sig_bit(ours) != 0));
+            noted.swap(bits[0] | bits[1] << 1, Ordering::Relaxed)
+        }
+    };
+    u64::from(before & 1) * sig_bit(libc::SIGBUS) | u64::from(before >> 1 & 1) * sig_bit(libc::SIGSYS)
+}
