@@ -208,7 +208,7 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
     }
     let alone = mm.gate.alone();
     if request.flags & libc::MAP_FIXED_NOREPLACE == 0 {
-        discard(mm, lo, hi, &alone);
+        discard_mapping(mm, lo, hi, &alone);
     }
     let mut request = request;
     if request.is_plain() {
@@ -242,28 +242,35 @@ fn register(mm: &Mm, lo: u64, hi: u64) -> bool {
 
 /// In a forked child, alone as it starts: pages it does not inherit.
 pub fn forget_content(mm: &Mm, lo: u64, hi: u64) {
-    drop_states(mm, lo, hi);
+    drop_states(mm, lo, hi, true);
 }
 
 /// Forgets the content of pages `lo..hi`: slots, frames and counts. The caller lets the kernel drop the memory.
 fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     if mm.is_active() {
-        drop_states(mm, lo, hi);
+        drop_states(mm, lo, hi, false);
     }
 }
 
-fn drop_states(mm: &Mm, lo: u64, hi: u64) {
+/// As [`discard`], for pages that are unmapped: pins (locks, pages kept for good) go with the mapping.
+fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
+    if mm.is_active() {
+        drop_states(mm, lo, hi, true);
+    }
+}
+
+fn drop_states(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     let mut page = lo;
     while page < hi {
         let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
         if mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0 {
-            discard_in_chunk(mm, page, end);
+            discard_in_chunk(mm, page, end, pins_too);
         }
         page = end;
     }
 }
 
-fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64) {
+fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     let mut resident = 0;
     let mut pinned = false;
     for page in lo..hi {
@@ -277,8 +284,10 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64) {
             }
             _ => {}
         }
-        pinned |= state.pins() != 0;
-        if state.raw() != 0 {
+        pinned |= state.pins() != 0 && !pins_too;
+        if pins_too {
+            word.store(0, Ordering::Release);
+        } else if state.raw() != 0 {
             word.store(state.replace(PageState::untouched()).raw(), Ordering::Release);
         }
     }
@@ -308,7 +317,7 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
     // SAFETY: the program's own request. First the kernel: if it refuses, nothing has changed.
     let result = unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
     if result == 0 {
-        discard(mm, lo, hi, &alone);
+        discard_mapping(mm, lo, hi, &alone);
         forget(mm, lo, hi);
         let committed = mm.entry_opt().map_or(0, |e| e.committed.load(Ordering::Relaxed));
         commit(mm, -(((hi - lo) * PAGE) as i64).min(committed));
@@ -347,6 +356,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         return EINVAL;
     }
     match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE if any_locked(mm, lo, hi) => EINVAL,
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
         libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
             prefetch(mm, lo, hi, advice)
@@ -376,6 +386,20 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         _ if GUARDS.contains(&advice) => EINVAL,
         _ => kernel(addr, len),
     }
+}
+
+/// Whether the program has locked one of the pages. (A page kept for good is our affair, and its content may go.)
+fn any_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
+    let mut page = lo;
+    while page < hi {
+        let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
+        let touched = mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0;
+        if touched && (page..end).any(|page| (1..u16::MAX).contains(&mm.load(page).pins())) {
+            return true;
+        }
+        page = end;
+    }
+    false
 }
 
 /// DONTNEED and FREE: the content is gone at once; slots are given up without I/O.
@@ -435,6 +459,9 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
     let start = addr / PAGE * PAGE;
     let (lo, hi) = managed_pages(start, len + (addr - start)).filter(|_| mm.is_active())?;
     if lock && (hi - lo) as i64 > mm.header().limit.load(Ordering::Relaxed) / 2 {
+        return Some(ENOMEM);
+    }
+    if !(lo..hi).all(|page| is_mapped(mm, page)) {
         return Some(ENOMEM);
     }
     for page in lo..hi {
