@@ -310,7 +310,7 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
         // SAFETY: the program's own request.
         return unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
     };
-    if addr % PAGE != 0 || len == 0 {
+    if !addr.is_multiple_of(PAGE) || len == 0 {
         return EINVAL;
     }
     let alone = mm.gate.alone();
@@ -352,7 +352,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     let Some((lo, hi)) = managed_pages(addr, len).filter(|_| mm.is_active()) else {
         return kernel(addr, len);
     };
-    if addr % PAGE != 0 {
+    if !addr.is_multiple_of(PAGE) {
         return EINVAL;
     }
     match advice {
@@ -478,7 +478,7 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
 pub fn mincore(addr: u64, len: u64, out: &mut dyn FnMut(u64, u8)) -> Option<i64> {
     let mm = mm();
     let (lo, hi) = managed_pages(addr, len).filter(|_| mm.is_active() && is_managed(addr))?;
-    if addr % PAGE != 0 {
+    if !addr.is_multiple_of(PAGE) {
         return Some(EINVAL);
     }
     let mask = sys::block_signals();
@@ -512,12 +512,12 @@ impl Remap {
         const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let has = |flag: i32| self.flags & flag != 0;
         let moves = has(libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP);
-        let sizes = self.old % PAGE == 0 && self.old_len != 0 && self.new_len != 0;
+        let sizes = self.old.is_multiple_of(PAGE) && self.old_len != 0 && self.new_len != 0;
         let flags = self.flags & !KNOWN == 0
             && (!moves || has(libc::MREMAP_MAYMOVE))
             && (!has(libc::MREMAP_DONTUNMAP) || self.old_len == self.new_len);
         let place = !has(libc::MREMAP_FIXED)
-            || (self.new % PAGE == 0
+            || (self.new.is_multiple_of(PAGE)
                 && self.new <= USER_END - self.new_len
                 && (self.new + self.new_len <= self.old
                     || self.old.saturating_add(self.old_len) <= self.new));
