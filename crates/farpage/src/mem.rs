@@ -210,7 +210,7 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
     }
     let alone = mm.gate.alone();
     if request.flags & libc::MAP_FIXED_NOREPLACE == 0 {
-        discard(mm, lo, hi, &alone);
+        discard_mapping(mm, lo, hi, &alone);
     }
     let mut request = request;
     if request.is_plain() {
@@ -242,26 +242,37 @@ fn register(mm: &Mm, lo: u64, hi: u64) -> bool {
     mm.uffd().register(address(lo), (hi - lo) * PAGE).is_ok()
 }
 
+/// In a forked child, alone as it starts: pages it does not inherit.
+pub fn forget_content(mm: &Mm, lo: u64, hi: u64) {
+    drop_states(mm, lo, hi, true);
+}
+
 /// Forgets the content of pages `lo..hi`: slots, frames and counts. The caller lets the kernel drop the memory.
 fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     if mm.is_active() {
-        forget_content(mm, lo, hi);
+        drop_states(mm, lo, hi, false);
     }
 }
 
-/// The same in a forked child, which is alone as it starts.
-pub fn forget_content(mm: &Mm, lo: u64, hi: u64) {
+/// As [`discard`], for pages that are unmapped: pins (locks, pages kept for good) go with the mapping.
+fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
+    if mm.is_active() {
+        drop_states(mm, lo, hi, true);
+    }
+}
+
+fn drop_states(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     let mut page = lo;
     while page < hi {
         let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
         if mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0 {
-            discard_in_chunk(mm, page, end);
+            discard_in_chunk(mm, page, end, pins_too);
         }
         page = end;
     }
 }
 
-fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64) {
+fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     let mut resident = 0;
     let mut pinned = false;
     for page in lo..hi {
@@ -275,8 +286,10 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64) {
             }
             _ => {}
         }
-        pinned |= state.pins() != 0;
-        if state.raw() != 0 {
+        pinned |= state.pins() != 0 && !pins_too;
+        if pins_too {
+            word.store(0, Ordering::Release);
+        } else if state.raw() != 0 {
             word.store(state.replace(PageState::untouched()).raw(), Ordering::Release);
         }
     }
@@ -306,7 +319,7 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
     // SAFETY: the program's own request. First the kernel: if it refuses, nothing has changed.
     let result = unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
     if result == 0 {
-        discard(mm, lo, hi, &alone);
+        discard_mapping(mm, lo, hi, &alone);
         forget(mm, lo, hi);
         let committed = mm.entry_opt().map_or(0, |e| e.committed.load(Ordering::Relaxed));
         commit(mm, -(((hi - lo) * PAGE) as i64).min(committed));
@@ -345,6 +358,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         return EINVAL;
     }
     match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE if any_locked(mm, lo, hi) => EINVAL,
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
         libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
             prefetch(mm, lo, hi, advice)
@@ -374,6 +388,20 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         _ if GUARDS.contains(&advice) => EINVAL,
         _ => kernel(addr, len),
     }
+}
+
+/// Whether the program has locked one of the pages. (A page kept for good is our affair, and its content may go.)
+fn any_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
+    let mut page = lo;
+    while page < hi {
+        let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
+        let touched = mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0;
+        if touched && (page..end).any(|page| (1..u16::MAX).contains(&mm.load(page).pins())) {
+            return true;
+        }
+        page = end;
+    }
+    false
 }
 
 /// DONTNEED and FREE: the content is gone at once; slots are given up without I/O.
@@ -443,12 +471,12 @@ impl Remap {
         const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let has = |flag: i32| self.flags & flag != 0;
         let moves = has(libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP);
-        let sizes = self.old % PAGE == 0 && self.old_len != 0 && self.new_len != 0;
+        let sizes = self.old.is_multiple_of(PAGE) && self.old_len != 0 && self.new_len != 0;
         let flags = self.flags & !KNOWN == 0
             && (!moves || has(libc::MREMAP_MAYMOVE))
             && (!has(libc::MREMAP_DONTUNMAP) || self.old_len == self.new_len);
         let place = !has(libc::MREMAP_FIXED)
-            || (self.new % PAGE == 0
+            || (self.new.is_multiple_of(PAGE)
                 && self.new <= USER_END - self.new_len
                 && (self.new + self.new_len <= self.old
                     || self.old.saturating_add(self.old_len) <= self.new));
@@ -549,7 +577,7 @@ fn old_is_mapped(mm: &Mm, request: Remap) -> bool {
 
 /// Whether anything is mapped at a page of the managed range.
 #[must_use]
-pub fn is_mapped(mm: &Mm, page: u64) -> bool {
+pub pub fn is_mapped(mm: &Mm, page: u64) -> bool {
     let mask = sys::block_signals();
     let mapped = mm
         .maps

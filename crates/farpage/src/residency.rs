@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::page_state::Kind;
 
 use crate::fault;
-use crate::mem::managed_pages;
+use crate::mem::{is_mapped, managed_pages};
 use crate::mm::{PAGE, mm};
 use crate::pool::is_managed;
 use crate::sys;
@@ -19,6 +19,9 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
     let start = addr / PAGE * PAGE;
     let (lo, hi) = managed_pages(start, len + (addr - start)).filter(|_| mm.is_active())?;
     if lock && (hi - lo) as i64 > mm.header().limit.load(Ordering::Relaxed) / 2 {
+        return Some(ENOMEM);
+    }
+    if !(lo..hi).all(|page| is_mapped(mm, page)) {
         return Some(ENOMEM);
     }
     for page in lo..hi {
