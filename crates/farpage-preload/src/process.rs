@@ -427,6 +427,8 @@ type Spawn = (
 /// The child of posix_spawn runs with our signals blocked: all it touches must be in RAM.
 unsafe fn spawn(request: Spawn, search: bool) -> c_int {
     let (pid, path, actions, attributes, argv, envp) = request;
+    // libc writes the pid while it blocks all signals: not into the program's memory, which may be cold.
+    let mut started: libc::pid_t = 0;
     // SAFETY: the caller's arguments.
     unsafe {
         let environment = Environment::following(envp);
@@ -444,7 +446,7 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
             call_real!(
                 posix_spawnp
                     as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
-                pid,
+                &mut started,
                 path,
                 actions,
                 attributes,
@@ -455,7 +457,7 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
             call_real!(
                 posix_spawn
                     as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
-                pid,
+                &mut started,
                 path,
                 actions,
                 attributes,
@@ -464,6 +466,11 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
             )
         };
         pins.release(mm());
+        if error == 0
+            && let Some(pid) = pid.as_mut()
+        {
+            *pid = started;
+        }
         error
     }
 }

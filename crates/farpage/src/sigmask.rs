@@ -112,7 +112,7 @@ pub fn changed(before: SigMask, how: i32, wanted: SigMask) -> Option<SigMask> {
 /// rt_sigprocmask of this thread outside of handlers of ours: the mask before, as believed, or `-errno`.
 pub fn change(how: i32, wanted: Option<SigMask>) -> Result<SigMask, i64> {
     let real = sys::set_mask(!OURS);
-    let before = real & !OURS | blocked();
+    let before = (real & !OURS) | blocked();
     let after = wanted.map_or(Some(before), |wanted| changed(before, how, wanted));
     let Some(after) = after else {
         sys::set_mask(real);
@@ -135,8 +135,8 @@ pub fn action_mask(sig: i32, new: Option<SigMask>) -> SigMask {
         None => noted.load(Ordering::Relaxed),
         Some(mask) => {
             let bits = both.map(|ours| u8::from(mask & sig_bit(ours) != 0));
-            noted.swap(bits[0] | bits[1] << 1, Ordering::Relaxed)
+            noted.swap(bits[0] | (bits[1] << 1), Ordering::Relaxed)
         }
     };
-    u64::from(before & 1) * sig_bit(libc::SIGBUS) | u64::from(before >> 1 & 1) * sig_bit(libc::SIGSYS)
+    (u64::from(before & 1) * sig_bit(libc::SIGBUS)) | (u64::from((before >> 1) & 1) * sig_bit(libc::SIGSYS))
 }

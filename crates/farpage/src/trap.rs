@@ -105,7 +105,7 @@ pub fn on_trap(context: &mut libc::ucontext_t) {
 /// The mask of the interrupted code lives in the frame: the return from the handler would undo a change of our own.
 pub fn on_sigprocmask(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
     let [how, set, old, ..] = args;
-    let before = *signals::mask_of(context) & !OURS | sigmask::blocked();
+    let before = (*signals::mask_of(context) & !OURS) | sigmask::blocked();
     let mut after = None;
     if set != 0 {
         let mut wanted: SigMask = 0;
