@@ -138,5 +138,5 @@ pub fn action_mask(sig: i32, new: Option<SigMask>) -> SigMask {
             noted.swap(bits[0] | bits[1] << 1, Ordering::Relaxed)
         }
     };
-    u64::from(before & 1) * sig_bit(libc::SIGBUS) | u64::from(before >> 1 & 1) * sig_bit(libc::SIGSYS)
+    (u64::from(before & 1) * sig_bit(libc::SIGBUS)) | (u64::from(before >> 1 & 1) * sig_bit(libc::SIGSYS))
 }
