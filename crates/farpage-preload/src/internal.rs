@@ -48,10 +48,10 @@ pub fn start(index: u32) {
 unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
     // SAFETY: loader data, valid during the callback; `found` is start's counter.
     let (info, found) = unsafe { (&*info, &mut *(found as *mut usize)) };
-    // SAFETY: a C string or NULL.
     let name = if info.dlpi_name.is_null() {
         b""
     } else {
+        // SAFETY: the loader's own string, valid while its callback runs.
         unsafe { core::ffi::CStr::from_ptr(info.dlpi_name) }.to_bytes()
     };
     let file = name.rsplit(|&b| b == b'/').next().unwrap_or_default();

@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 pub mod activate;
+pub mod advice;
 pub mod areas;
 pub mod cleanup;
 pub mod fault;

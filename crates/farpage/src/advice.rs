@@ -1,0 +1,131 @@
+//! madvise on managed memory, with the kernel's own meaning.
+//!
+//! # Safety
+//! Raw calls here act on ranges that the program itself asked to change.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::page_state::Kind;
+
+use crate::fault;
+use crate::mem::{discard, managed_pages};
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm};
+use crate::sys;
+
+/// MADV_GUARD_INSTALL, MADV_GUARD_REMOVE.
+const GUARDS: [i32; 2] = [102, 103];
+/// Bytes whose content is dropped while holding the gate alone once.
+const DROP_STEP: u64 = 32 << 20;
+const ENOMEM: i64 = -(libc::ENOMEM as i64);
+const EINVAL: i64 = -(libc::EINVAL as i64);
+
+pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
+    let mm = mm();
+    let kernel = |addr: u64, len: u64| -> i64 {
+        // SAFETY: the program's own request.
+        unsafe { sys::raw(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
+    };
+    let Some((lo, hi)) = managed_pages(addr, len).filter(|_| mm.is_active()) else {
+        return kernel(addr, len);
+    };
+    if !addr.is_multiple_of(PAGE) {
+        return EINVAL;
+    }
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE if any_locked(mm, lo, hi) => EINVAL,
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
+        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
+            prefetch(mm, lo, hi, advice)
+        }
+        libc::MADV_COLD | libc::MADV_PAGEOUT => page_out(mm, lo, hi),
+        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+            crate::fork::inherit_advice(
+                lo,
+                hi,
+                matches!(advice, libc::MADV_DOFORK | libc::MADV_KEEPONFORK),
+            );
+            let _alone = mm.gate.alone();
+            kernel(addr, len)
+        }
+        // Hints about placement and dumps: recorded by nobody, harmless, and passing them on would split the
+        // kernel's mappings, across which pages can't be moved.
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_DONTDUMP
+        | libc::MADV_DODUMP
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE => 0,
+        // A page that is swapped in or filled beside a guard would replace it: refused, as by kernels before 6.13.
+        _ if GUARDS.contains(&advice) => EINVAL,
+        _ => kernel(addr, len),
+    }
+}
+
+/// Whether the program has locked one of the pages. (A page kept for good is our affair, and its content may go.)
+fn any_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
+    let mut page = lo;
+    while page < hi {
+        let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
+        let touched = mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0;
+        if touched && (page..end).any(|page| (1..u16::MAX).contains(&mm.load(page).pins())) {
+            return true;
+        }
+        page = end;
+    }
+    false
+}
+
+/// DONTNEED and FREE: the content is gone at once; slots are given up without I/O.
+fn drop_content(mm: &Mm, lo: u64, hi: u64) -> i64 {
+    let mut result = 0;
+    let mut page = lo;
+    while page < hi {
+        let end = (page + DROP_STEP / PAGE).min(hi);
+        let alone = mm.gate.alone();
+        discard(mm, page, end, &alone);
+        // SAFETY: the program asked for the content to go.
+        let ret = unsafe {
+            let len = (end - page) * PAGE;
+            sys::raw(
+                libc::SYS_madvise,
+                [address(page), len, libc::MADV_DONTNEED as u64, 0, 0, 0],
+            )
+        };
+        result = if ret < 0 { ret } else { result };
+        page = end;
+    }
+    result
+}
+
+/// Brings pages in, at most a quarter of the limit at a time: more would only push out what came first.
+pub fn prefetch(mm: &Mm, lo: u64, hi: u64, advice: i32) -> i64 {
+    let most = (mm.header().limit.load(Ordering::Relaxed) / 4).max(64) as u64;
+    let untouched_too = advice != libc::MADV_WILLNEED;
+    for page in (lo..hi).take(if untouched_too { usize::MAX } else { most as usize }) {
+        let kind = mm.load(page).kind();
+        if kind == Kind::Resident || (kind == Kind::Untouched && !untouched_too) {
+            continue;
+        }
+        let mask = sys::block_signals();
+        let outcome = fault::fault(mm, page);
+        sys::set_mask(mask);
+        if outcome == fault::Outcome::NotManaged {
+            return ENOMEM;
+        }
+    }
+    0
+}
+
+fn page_out(mm: &Mm, lo: u64, hi: u64) -> i64 {
+    let mask = sys::block_signals();
+    {
+        let _inside = mm.gate.shared();
+        crate::reclaim::page_out(mm, lo, hi);
+    }
+    sys::set_mask(mask);
+    0
+}
