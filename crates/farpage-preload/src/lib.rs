@@ -12,6 +12,7 @@ mod descriptors;
 mod internal;
 mod io;
 mod memory;
+mod plain;
 mod process;
 mod real;
 mod signal;

@@ -8,6 +8,7 @@ use farpage::pool::{flag, is_managed};
 use farpage::trap::{self, Pins};
 use farpage::{fork, join, sys};
 
+use crate::plain::Plain;
 use crate::real::call_real;
 use crate::result;
 
@@ -386,35 +387,6 @@ unsafe fn pin_strings(pins: &mut Pins, array: Strings) {
     }
 }
 
-/// glibc's posix_spawn_file_actions_t, as far as it must be known: the array of actions, and where paths may be in one.
-#[repr(C)]
-struct FileActions {
-    allocated: c_int,
-    used: c_int,
-    actions: *const [u64; 4],
-}
-
-unsafe fn pin_file_actions(pins: &mut Pins, actions: *const FileActions) {
-    // SAFETY: the caller's structure, or NULL.
-    let Some(actions) = (unsafe { actions.as_ref() }) else {
-        return;
-    };
-    pins.add(mm(), actions as *const _ as u64, 80);
-    for i in 0..actions.used.max(0) as usize {
-        // SAFETY: `used` actions of 32 bytes.
-        let action = unsafe { actions.actions.add(i) };
-        pins.add(mm(), action as u64, 32);
-        // SAFETY: as above.
-        for word in unsafe { *action } {
-            // A path, or numbers that are no managed address.
-            if is_managed(word) {
-                // SAFETY: the only pointers in an action are C strings.
-                unsafe { pin_string(pins, word as *const c_char) };
-            }
-        }
-    }
-}
-
 type Spawn = (
     *mut libc::pid_t,
     *const c_char,
@@ -432,16 +404,23 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe {
         let environment = Environment::following(envp);
-        let mut pins = Pins::new();
-        if mm().is_active() {
-            pin_string(&mut pins, path);
-            pin_strings(&mut pins, argv);
-            pin_strings(&mut pins, environment.strings);
-            pin_file_actions(&mut pins, actions as *const FileActions);
-            pins.add(mm(), attributes as u64, 336);
-        }
         type Pointer = *const c_void;
-        let envp = environment.strings;
+        // The child passes these to the kernel with SIGSYS blocked: a managed pointer would be its end.
+        let plain = if mm().is_active() {
+            Plain::copy(path, argv, environment.strings, actions, attributes)
+        } else {
+            None
+        };
+        let (path, argv, envp, actions, attributes) = match &plain {
+            Some(plain) => (
+                plain.path,
+                plain.argv,
+                plain.envp,
+                plain.actions,
+                plain.attributes,
+            ),
+            None => (path, argv, environment.strings, actions, attributes),
+        };
         let error = if search {
             call_real!(
                 posix_spawnp
@@ -465,7 +444,6 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
                 envp
             )
         };
-        pins.release(mm());
         if error == 0
             && let Some(pid) = pid.as_mut()
         {
