@@ -27,6 +27,7 @@ class Case:
     timeout_s: float = 150
     must_swap: bool = True  # it needs several times its budget, so a run without swap-out tests nothing
     thread_in_quick: bool = False  # also run by --delivery thread in the quick suite
+    quick: bool = True  # also in the quick suite; else in the soak only
     as_user: bool = False  # part of the ordinary user's suite
 
 
@@ -43,9 +44,9 @@ def compile_java():
 def python_cases(scale):
     numpy = (str(VENV_PYTHON),)
     order = int(3300 * scale**0.5)
-    everywhere = {"thread_in_quick": True, "as_user": True}
+    everywhere = {"as_user": True}
     return [
-        Case("np-sort", 80 * scale, [VENV_PYTHON, WORK / "np_sort.py", 256 * scale], numpy, **everywhere),
+        Case("np-sort", 80 * scale, [VENV_PYTHON, WORK / "np_sort.py", 256 * scale], numpy, thread_in_quick=True, **everywhere),
         Case("np-solve", 80 * scale, [VENV_PYTHON, WORK / "np_solve.py", order, 4], numpy, timeout_s=300),
         Case("mp-fork", 80 * scale, [VENV_PYTHON, WORK / "mp_fork.py", 230 * scale], numpy, **everywhere),
     ]
@@ -69,7 +70,7 @@ def text_cases(scale):
     pipeline = ["sh", "-c", " | ".join(stages)]
     return [
         Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain, as_user=True),
-        Case("xz-9", 40 * scale, xz, ("xz",), make_short, short, timeout_s=300),
+        Case("xz-9", 40 * scale, xz, ("xz",), make_short, short, timeout_s=1800, quick=False),
         Case("pipeline", 64 * scale, pipeline, ("seq", "awk", "sort", "uniq"), env=plain, as_user=True),
     ]
 
@@ -78,7 +79,7 @@ def language_cases(scale):
     source = INPUTS / f"big-{scale}.c"
     script = INPUTS / f"table-{scale}.sql"
     pad = "z" * 130
-    expressions = ["-e", f"s/@ROWS@/{800000 * scale}/g", "-e", f"s/@PAD@/{pad}/g"]
+    expressions = ["-e", f"s/@ROWS@/{300000 * scale}/g", "-e", f"s/@PAD@/{pad}/g"]
     write_sql = ["sh", "-c", 'out=$1; shift; exec sed "$@" >"$out"', "sh", script, *expressions, WORK / "table.sql"]
     write_c = ["python3", WORK / "gen_c.py", source, 300 * scale, 200000 * scale]
     sqlite = ["sqlite3", ":memory:", f".read {script}"]
@@ -86,12 +87,12 @@ def language_cases(scale):
     node = ["node", f"--max-old-space-size={1000 * scale}", WORK / "big.js", 400 * scale]
     heap = f"{600 * scale}m"
     java = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", INPUTS, "Big"]
-    perl = ["perl", WORK / "hash.pl", 900000 * scale]
+    perl = ["perl", WORK / "hash.pl", 300000 * scale]
     seed = {"PERL_HASH_SEED": "0"}
     return [
-        Case("sqlite3", 64 * scale, sqlite, ("sqlite3",), write_sql, script, as_user=True),
+        Case("sqlite3", 26 * scale, sqlite, ("sqlite3",), write_sql, script, as_user=True),
         Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
-        Case("perl", 88 * scale, perl, ("perl",), env=seed, thread_in_quick=True, as_user=True),
+        Case("perl", 34 * scale, perl, ("perl",), env=seed, as_user=True),
         Case("node", 112 * scale, node, ("node",), timeout_s=300),
         Case("java", 144 * scale, [*java, 300 * scale], ("java", "javac"), timeout_s=300),
     ]

@@ -22,7 +22,7 @@ import stress  # noqa: F401
 import swapspec  # noqa: F401
 from cases import fresh_directory, run_case
 from cgroup import Cgroup, sweep
-from common import BUILD, FARPAGE, NOBODY, Result, Skip
+from common import BUILD, FARPAGE, NOBODY, ROOT, Result, Skip
 from context import REGISTRY, run_test
 from proc import Job, Limits, end_cleanly_on_signals
 from programs import real_programs
@@ -38,12 +38,16 @@ COLUMNS = (
 )
 
 
+# Run by --delivery thread in the soak only: `make test` has to end within half an hour.
+SIGNAL_ONLY_IN_QUICK = ("sem_", "redis", "spawnmany", "kill-")
+
+
 def planned(suite, deliveries):
     """(name, function that runs it) of every test of a suite, in order."""
     as_user = suite == "user"
     plan = []
     for case in real_programs(4 if suite == "soak" else 1):
-        if as_user and not case.as_user:
+        if (as_user and not case.as_user) or (suite == "quick" and not case.quick):
             continue
         for delivery in deliveries:
             if delivery == "thread" and suite == "quick" and not case.thread_in_quick and len(deliveries) > 1:
@@ -53,7 +57,9 @@ def planned(suite, deliveries):
     for entry in REGISTRY:
         if suite not in entry.suites:
             continue
-        for delivery in deliveries if entry.per_delivery else ["auto"]:
+        by_thread = suite != "quick" or len(deliveries) < 2 or not entry.name.startswith(SIGNAL_ONLY_IN_QUICK)
+        wanted = deliveries if by_thread else deliveries[:1]
+        for delivery in wanted if entry.per_delivery else ["auto"]:
             name = entry.name + (f"/{delivery}" if entry.per_delivery else "") + ("/user" if as_user else "")
             plan.append((name, lambda entry=entry, delivery=delivery: run_test(entry, delivery, suite, as_user)))
     return plan
@@ -90,10 +96,20 @@ def user_skip(suite):
     return None if reached else Result("user-suite", "SKIP", f"uid {NOBODY} can't reach {FARPAGE}")
 
 
-def run_one(name, function, strict):
+def not_yet():
+    """name -> why, of the tests that expected-skips.txt says farpage does not pass yet."""
+    known = {}
+    for line in (ROOT / "tests/real/expected-skips.txt").read_text().splitlines():
+        name, _, why = line.partition("#")
+        if name.strip() and why.strip().startswith("not yet"):
+            known[name.strip()] = why.strip()
+    return known
+
+
+def run_one(name, function, strict, known):
     """The result of one test; a defect of the harness itself is a failure too."""
     try:
-        result = function()
+        result = Result(name, "SKIP", known[name]) if name in known else function()
     except Exception as error:  # a harness bug must not hide the other tests
         result = Result(name, "FAIL", f"{type(error).__name__}: {error}")
     if strict and result.verdict == "PASS" and result.why.startswith("budget not checked"):
@@ -144,8 +160,10 @@ def main():
         print(f"SKIP {skip.name}: {skip.why}")
         results.append(skip)
         plan = []
+    # What is not passed yet is skipped by name, unless it is asked for.
+    known = {} if options.only or options.suite == "soak" else not_yet()
     for name, function in plan:
-        results.append(run_one(name, function, options.budget_check))
+        results.append(run_one(name, function, options.budget_check, known))
     return report(options, results, time.monotonic() - started)
 
 
