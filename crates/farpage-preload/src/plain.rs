@@ -111,12 +111,11 @@ unsafe fn count_of(array: Strings) -> usize {
 }
 
 unsafe fn size_of_string(text: *const c_char) -> usize {
-    // SAFETY: a C string or NULL.
     if text.is_null() {
-        0
-    } else {
-        unsafe { CStr::from_ptr(text) }.count_bytes() + 16
+        return 0;
     }
+    // SAFETY: a C string of the caller's.
+    unsafe { CStr::from_ptr(text) }.count_bytes() + 16
 }
 
 unsafe fn size_of_strings(array: Strings) -> usize {

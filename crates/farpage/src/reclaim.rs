@@ -289,7 +289,8 @@ fn lock_victims(mm: &Mm, base: u64) -> u64 {
     victims
 }
 
-/// Locks the absent pages between victims, so that one MOVE can step over them and nobody fills them meanwhile.
+/// Locks the absent pages between victims, so that one MOVE can step over them and nobody fills them meanwhile. Untouched
+/// pages end a run: should the kernel know a page there that our books do not, it must not be carried off as a hole.
 fn lock_holes(mm: &Mm, base: u64, victims: u64) -> u64 {
     let (first, last) = (
         u64::from(victims.trailing_zeros()),
@@ -298,10 +299,7 @@ fn lock_holes(mm: &Mm, base: u64, victims: u64) -> u64 {
     let mut holes = 0;
     for i in first..last {
         let seen = mm.load(base + i);
-        let absent = matches!(
-            seen.kind(),
-            Kind::Untouched | Kind::Zero | Kind::Cached | Kind::Swapped
-        );
+        let absent = matches!(seen.kind(), Kind::Zero | Kind::Cached | Kind::Swapped);
         if victims >> i & 1 == 0 && absent && !seen.is_locked() && mm.try_lock(base + i, seen) {
             holes |= 1 << i;
         }
