@@ -157,6 +157,16 @@ def summary(context):
     check(got.stats["peak_tree_bytes"] <= (48 << 20) * 1.05 + (16 << 20), f"peak {got.stats['peak_tree_bytes']}")
 
 
+@test("exec-when-active", ALL)
+def exec_when_active(context):
+    """A program that manages memory starts another by exec, which inherits the system call filter but no handler: unless it becomes
+    active at once it dies of SIGSYS at its first read into malloc'd memory."""
+    second = "data = open('/proc/self/maps', 'rb').read(); print(len(data) > 1000, len(bytearray(1 << 20)))"
+    first = f"import os; kept = bytearray(b'x') * (96 << 20); os.execvp('python3', ['python3', '-c', {second!r}])"
+    got = context.plain([FARPAGE, "run", "-q", "--ram", "48M", "--", "python3", "-c", first])
+    check((got.code, got.out.strip()) == (0, "True 1048576"), f"exit code {got.code}: {got.out[-100:]} {got.err[-300:]}")
+
+
 @test("copied-binary", ALL)
 def copied_binary(context):
     """The command works after being copied elsewhere, from another directory, with a relative path."""

@@ -87,12 +87,12 @@ def language_cases(scale):
     node = ["node", f"--max-old-space-size={1000 * scale}", WORK / "big.js", 400 * scale]
     heap = f"{600 * scale}m"
     java = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", INPUTS, "Big"]
-    perl = ["perl", WORK / "hash.pl", 300000 * scale]
+    perl = ["perl", WORK / "hash.pl", 150000 * scale]
     seed = {"PERL_HASH_SEED": "0"}
     return [
         Case("sqlite3", 26 * scale, sqlite, ("sqlite3",), write_sql, script, as_user=True),
         Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
-        Case("perl", 34 * scale, perl, ("perl",), env=seed, as_user=True),
+        Case("perl", 20 * scale, perl, ("perl",), env=seed, as_user=True),
         Case("node", 112 * scale, node, ("node",), timeout_s=300),
         Case("java", 144 * scale, [*java, 300 * scale], ("java", "javac"), timeout_s=300),
     ]

@@ -32,8 +32,15 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
         return;
     }
     reserve_userfaultfd(pool_fd);
-    if pool.header().has(flag::EAGER) {
+    // A filter from before an exec traps calls on managed memory from the first one on: an image that stayed dormant would
+    // have no handler for them and die of SIGSYS (a pipeline once did, when its shell had become active before it
+    // started the next program).
+    let inherited = crate::trap::is_inherited(mm::mm());
+    if inherited || pool.header().has(flag::EAGER) {
         activate::activate();
+    }
+    if inherited && !mm::mm().is_active() {
+        mm::mm().mode.store(mode::OFF, Ordering::Release);
     }
 }
 

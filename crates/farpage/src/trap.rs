@@ -23,11 +23,15 @@ use crate::stub;
 use crate::sys::{self, Errno, OURS, SigMask};
 use crate::syscalls::{self, Chunk};
 
+/// Whether this image runs under a filter of ours already, from before an exec.
+pub fn is_inherited(mm: &Mm) -> bool {
+    // The filter answers EBADF where the kernel would do it: the last number holds the pool already.
+    plain_dup(mm.fd(fd::POOL), mm.fd(fd::COUNT - 1)) < 0
+}
+
 /// Installs the filter for all threads, unless this image inherited it across exec.
 pub fn install(mm: &Mm) -> Result<(), Errno> {
-    // The filter answers EBADF where the kernel would do it: the last number holds the pool already.
-    let inherited = plain_dup(mm.fd(fd::POOL), mm.fd(fd::COUNT - 1)) < 0;
-    if inherited {
+    if is_inherited(mm) {
         return Ok(());
     }
     let header = mm.header();
