@@ -44,11 +44,10 @@ def compile_java():
 def python_cases(scale):
     numpy = (str(VENV_PYTHON),)
     order = int(3300 * scale**0.5)
-    everywhere = {"as_user": True}
     return [
-        Case("np-sort", 80 * scale, [VENV_PYTHON, WORK / "np_sort.py", 256 * scale], numpy, thread_in_quick=True, **everywhere),
+        Case("np-sort", 80 * scale, [VENV_PYTHON, WORK / "np_sort.py", 256 * scale], numpy, thread_in_quick=True, as_user=True),
         Case("np-solve", 80 * scale, [VENV_PYTHON, WORK / "np_solve.py", order, 4], numpy, timeout_s=300),
-        Case("mp-fork", 80 * scale, [VENV_PYTHON, WORK / "mp_fork.py", 230 * scale], numpy, **everywhere),
+        Case("mp-fork", 80 * scale, [VENV_PYTHON, WORK / "mp_fork.py", 230 * scale], numpy),
     ]
 
 
@@ -69,7 +68,7 @@ def text_cases(scale):
     make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 16 * scale]
     pipeline = ["sh", "-c", " | ".join(stages)]
     return [
-        Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain, as_user=True),
+        Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain),
         Case("xz-9", 40 * scale, xz, ("xz",), make_short, short, timeout_s=1800, quick=False),
         Case("pipeline", 64 * scale, pipeline, ("seq", "awk", "sort", "uniq"), env=plain, as_user=True),
     ]
@@ -90,9 +89,9 @@ def language_cases(scale):
     perl = ["perl", WORK / "hash.pl", 150000 * scale]
     seed = {"PERL_HASH_SEED": "0"}
     return [
-        Case("sqlite3", 26 * scale, sqlite, ("sqlite3",), write_sql, script, as_user=True),
+        Case("sqlite3", 26 * scale, sqlite, ("sqlite3",), write_sql, script),
         Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
-        Case("perl", 20 * scale, perl, ("perl",), env=seed, as_user=True),
+        Case("perl", 20 * scale, perl, ("perl",), env=seed, timeout_s=900, quick=False),
         Case("node", 112 * scale, node, ("node",), timeout_s=300),
         Case("java", 144 * scale, [*java, 300 * scale], ("java", "javac"), timeout_s=300),
     ]

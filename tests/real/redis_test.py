@@ -90,7 +90,7 @@ def digest_of_dump(context):
             server.kill()
 
 
-@test("redis", ("quick", "soak", "user"), per_delivery=True)
+@test("redis", ("quick", "soak"), per_delivery=True)
 def redis_server(context):
     require(("redis-server", "redis-benchmark"))
     scale = 4 if context.soak else 1

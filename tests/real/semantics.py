@@ -10,7 +10,7 @@ SEMANTICS = (
     "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_exec sem_syscalls "
     "sem_sockets sem_wait sem_bigio sem_threads"
 ).split()
-AS_USER = ("sem_malloc", "sem_mmap", "sem_signals", "sem_fork", "sem_syscalls", "sem_threads")
+AS_USER = ("sem_malloc", "sem_mmap")
 
 
 # Groups of checks that farpage does not pass yet (`farpage run --eager --ram 24M -- build/tests/PROGRAM 72 GROUP`).

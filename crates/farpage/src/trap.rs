@@ -236,6 +236,8 @@ pub struct Pins {
     far: u64,
     far_len: usize,
     pinned: u64,
+    /// The range pinned last.
+    last: (u64, u64),
 }
 
 const FAR_MAX: usize = 1 << 16;
@@ -255,6 +257,7 @@ impl Pins {
             far: 0,
             far_len: 0,
             pinned: 0,
+            last: (0, 0),
         }
     }
 
@@ -263,6 +266,10 @@ impl Pins {
         let Some((lo, hi)) = managed_part(start, len) else {
             return;
         };
+        // Strings lie beside one another: most of ten thousand arguments are in a page that is pinned already.
+        if self.last.0 <= lo && hi <= self.last.1 {
+            return;
+        }
         let mut from = lo;
         let hi = hi.min(lo + self.room(mm));
         for page in lo..hi {
@@ -290,6 +297,7 @@ impl Pins {
         if lo >= hi {
             return;
         }
+        self.last = (lo, hi);
         if self.len < self.near.len() {
             self.near[self.len] = (lo, hi);
             self.len += 1;

@@ -33,26 +33,34 @@ impl Walk<'_> {
             let Some(at) = start.checked_add(done) else { break };
             let piece = (PAGE - at % PAGE).min(limit - done);
             self.flat(at, piece);
-            done += piece;
-            if !is_managed(at) || self.string_ends_in(at, piece) {
+            if !is_managed(at) {
                 break;
             }
+            if let Some(length) = self.string_end(at, piece) {
+                // Its true length: ten thousand short arguments in a few pages are not ten thousand pages.
+                done += length;
+                break;
+            }
+            done += piece;
         }
         done
     }
 
-    /// Whether there is a NUL in `[start, start + len)`, which lies in one page, or the page can't be read.
-    fn string_ends_in(&mut self, start: u64, len: u64) -> bool {
+    /// Bytes up to and with the first NUL in `[start, start + len)`, which lies in one page; all of them if the page can't
+    /// be read; None without a NUL.
+    fn string_end(&mut self, start: u64, len: u64) -> Option<u64> {
         let mut at = start & !7;
         while at < start + len {
-            let Some(word) = (self.read)(at) else { return true };
+            let Some(word) = (self.read)(at) else {
+                return Some(len);
+            };
             let skip = start.saturating_sub(at);
-            if (skip..8).any(|byte| (word >> (byte * 8)) as u8 == 0) {
-                return true;
+            if let Some(byte) = (skip..8).find(|byte| (word >> (byte * 8)) as u8 == 0) {
+                return Some((at + byte + 1 - start).min(len));
             }
             at += 8;
         }
-        false
+        None
     }
 
     pub(super) fn len_ptr(&mut self, start: u64, len_ptr: u64) {
