@@ -60,6 +60,9 @@ pub unsafe extern "C" fn forkpty(
     }) as libc::pid_t
 }
 
+/// Bytes of a clone's managed stack that stay in RAM.
+const CLONE_STACK_KEPT: u64 = 256 << 10;
+
 type CloneStart = extern "C" fn(*mut c_void) -> c_int;
 
 struct CloneBirth {
@@ -94,6 +97,11 @@ pub unsafe extern "C" fn clone(
     } else {
         (start, argument)
     };
+    if !copies {
+        // A new task has no alternate signal stack: where its stack is managed, the top of it stays in RAM, so that faults deeper
+        // down can be delivered there.
+        crate::threads::keep((stack as u64).saturating_sub(CLONE_STACK_KEPT), CLONE_STACK_KEPT);
+    }
     let mut real = || {
         i64::from(call_real!(
             clone
