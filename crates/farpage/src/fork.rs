@@ -77,17 +77,7 @@ fn dispatch(on: bool) {
 
 /// One system call made inside the window.
 pub fn on_dispatch(context: &mut libc::ucontext_t) {
-    let regs = &context.uc_mcontext.gregs;
-    let nr = regs[libc::REG_RAX as usize];
-    let args = [
-        libc::REG_RDI,
-        libc::REG_RSI,
-        libc::REG_RDX,
-        libc::REG_R10,
-        libc::REG_R8,
-        libc::REG_R9,
-    ]
-    .map(|reg| regs[reg as usize] as u64);
+    let (nr, args) = trap::call_of(context);
     let result = match nr {
         libc::SYS_clone if args[0] & libc::CLONE_VM as u64 == 0 => fork(nr, args),
         libc::SYS_fork | libc::SYS_vfork => fork(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),

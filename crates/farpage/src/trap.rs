@@ -82,8 +82,8 @@ fn plain_dup(from: i32, to: i32) -> i64 {
     ret
 }
 
-/// A call that the filter trapped; the result goes where the kernel would have put it.
-pub fn on_trap(context: &mut libc::ucontext_t) {
+/// Number and arguments of the system call that the interrupted code was making.
+pub fn call_of(context: &libc::ucontext_t) -> (i64, [u64; 6]) {
     let regs = &context.uc_mcontext.gregs;
     let nr = regs[libc::REG_RAX as usize];
     let args = [
@@ -95,6 +95,12 @@ pub fn on_trap(context: &mut libc::ucontext_t) {
         libc::REG_R9,
     ]
     .map(|reg| regs[reg as usize] as u64);
+    (nr, args)
+}
+
+/// A call that the filter trapped; the result goes where the kernel would have put it.
+pub fn on_trap(context: &mut libc::ucontext_t) {
+    let (nr, args) = call_of(context);
     let mm = mm();
     mm.header().count(farpage_core::stats::Counter::SyscallTrap, 1);
     let result = match nr {
@@ -342,7 +348,7 @@ fn in_pieces(nr: i64, args: [u64; 6], chunk: Chunk) -> Option<i64> {
         Chunk::ReadLike { buf, len, offset } | Chunk::WriteLike { buf, len, offset } => {
             let reads = matches!(chunk, Chunk::ReadLike { .. });
             let long = args[usize::from(len)] > most && is_managed(args[usize::from(buf)]);
-            if !long || !may_split(nr, args, reads) {
+            if !long || !may_split(nr, args) {
                 return None;
             }
             Some(transfer(Pieces {
@@ -416,7 +422,7 @@ fn readable_now(fd: u64) -> bool {
 }
 
 /// Regular files, block devices, pipes and stream sockets transfer the same bytes in pieces; a peek and a datagram do not.
-fn may_split(nr: i64, args: [u64; 6], _reads: bool) -> bool {
+fn may_split(nr: i64, args: [u64; 6]) -> bool {
     if nr == libc::SYS_getrandom {
         return true;
     }
@@ -467,7 +473,7 @@ fn vector(
     if entries > 1024 {
         return None;
     }
-    if !is_long(array, entries, most) || !may_split(nr, args, reads) {
+    if !is_long(array, entries, most) || !may_split(nr, args) {
         return None;
     }
     let mut done = 0u64;
@@ -515,7 +521,7 @@ fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
     }
     let most = piece_bytes(mm());
     let [iov, count] = [header[2], header[3]];
-    if !is_long(iov, count, most) || !may_split(nr, args, reads) {
+    if !is_long(iov, count, most) || !may_split(nr, args) {
         return None;
     }
     let once = reads && header[5] != 0;
