@@ -61,6 +61,7 @@ counters! {
     SyscallTrap "syscall_trap" "System calls trapped because of a managed pointer.",
     SyscallPrefault "syscall_prefault" "Pages brought in for a system call.",
     ForkShared "fork_shared" "Slots shared with a child by fork.",
+    ForkUnshared "fork_unshared" "Windows of 64 pages shared by fork that were then written.",
     MoveFalseEexist "move_false_eexist" "Moves that reported EEXIST after having moved.",
     StallNs "stall_ns" "Nanoseconds threads waited for memory.",
     CompressedBytesIn "compressed_bytes_in" "Bytes given to compression.",

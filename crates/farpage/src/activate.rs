@@ -105,7 +105,7 @@ pub fn open_userfaultfd(mm: &Mm) -> Result<(), Errno> {
 /// and need not be.
 pub fn register_all(mm: &Mm) -> Result<(), Errno> {
     let (staging, len) = mm.frames.staging();
-    mm.uffd().register(staging, len)?;
+    mm.register(staging, len)?;
     let foreign = mm.foreign.load(Ordering::Relaxed) != 0;
     for_each_range(mm, |lo, hi| {
         let (addr, len) = (address(lo), (hi - lo) * PAGE);
@@ -114,8 +114,7 @@ pub fn register_all(mm: &Mm) -> Result<(), Errno> {
         if foreign {
             return register_parts(mm, addr, addr + len);
         }
-        mm.uffd()
-            .register(addr, len)
+        mm.register(addr, len)
             .or_else(|_| register_parts(mm, addr, addr + len))
     })
 }
@@ -137,7 +136,7 @@ pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
     if plain != end - start {
         return Err(Errno(libc::EINVAL));
     }
-    mm.uffd().register(start, end - start)?;
+    mm.register(start, end - start)?;
     adopt_present(mm, Some((lo, hi)))
 }
 
@@ -146,7 +145,7 @@ fn register_parts(mm: &Mm, start: u64, end: u64) -> Result<(), Errno> {
     crate::maps::each_mapping(|mapping| {
         let (lo, hi) = (mapping.start.max(start), mapping.end.min(end));
         if lo < hi && mapping.private_anonymous {
-            mm.uffd().register(lo, hi - lo)?;
+            mm.register(lo, hi - lo)?;
         }
         Ok(())
     })

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::page_state::{Kind, PageState};
 
+use crate::cow;
 use crate::pool::{Pool, STATES_LEN, entry_state};
 use crate::sys;
 use crate::tiers;
@@ -28,6 +29,11 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
         free_busy(pool, pool_fd, index as u16);
     }
     let header = pool.header();
+    // What its children share with it stays in RAM, and is theirs alone from now on.
+    for child in cow::children(pool.processes(), index as u16) {
+        child.pay(header, i64::MAX);
+        child.parent.store(0, Ordering::Relaxed);
+    }
     header
         .charged
         .fetch_sub(entry.charged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
@@ -37,9 +43,10 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
     header
         .unmanaged
         .fetch_sub(entry.unmanaged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-    for word in [&entry.resident, &entry.frames, &entry.deferred] {
+    for word in [&entry.resident, &entry.frames, &entry.owed] {
         word.store(0, Ordering::Relaxed);
     }
+    entry.parent.store(0, Ordering::Relaxed);
     entry.active.store(0, Ordering::Relaxed);
     entry.execing.store(0, Ordering::Relaxed);
     entry.start_time.store(0, Ordering::Relaxed);

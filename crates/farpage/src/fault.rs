@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::{Counter, Source};
 
+use crate::cow;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address};
 use crate::pool::{MANAGED_PAGES, flag};
 use crate::reclaim;
@@ -40,6 +41,11 @@ pub fn fault(mm: &Mm, page: u64) -> Outcome {
             continue;
         }
         if seen.kind() == Kind::Resident {
+            if cow::is_protected(mm, page) {
+                cow::on_write(mm, page);
+                wake_waiters(mm, page);
+                return Outcome::Done;
+            }
             if spurious >= 3 || is_present(page) {
                 wake_waiters(mm, page);
                 return Outcome::Done;
@@ -234,10 +240,10 @@ fn wake_waiters(mm: &Mm, page: u64) {
     }
 }
 
-/// Makes `page` resident and keeps it so until [`unpin`]. False: there is no managed memory.
+/// Makes `page` resident and writable, and keeps it so until [`unpin`]. False: there is no managed memory.
 pub fn pin(mm: &Mm, page: u64) -> bool {
     change_pins(mm, page, |pins| pins.saturating_add(1));
-    while mm.load(page).kind() != Kind::Resident {
+    while mm.load(page).kind() != Kind::Resident || cow::is_protected(mm, page) {
         let mask = sys::block_signals();
         let outcome = fault(mm, page);
         sys::set_mask(mask);

@@ -19,6 +19,7 @@ use farpage_core::range_map::{Range, RangeMap};
 use farpage_core::stats::Counter;
 
 use crate::cleanup;
+use crate::cow;
 use crate::gate::Spin;
 use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
@@ -184,7 +185,10 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     );
     child.resident.store(resident, Ordering::Relaxed);
     child.frames.store(frames, Ordering::Relaxed);
-    child.deferred.store(resident + frames, Ordering::Relaxed);
+    let at_once = cow::before_clone(mm, resident + frames, thread::headroom(mm));
+    child.owed.store(resident + frames, Ordering::Relaxed);
+    child.pay(mm.header(), at_once);
+    child.parent.store(u32::from(mm.owner()) + 1, Ordering::Relaxed);
     child.active.store(1, Ordering::Relaxed);
     let committed = parent.committed.load(Ordering::Relaxed);
     child.committed.store(committed, Ordering::Relaxed);
@@ -203,6 +207,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     mm.remap_states(index as u32)?;
     activate::open_userfaultfd(mm)?;
     activate::register_all(mm)?;
+    cow::after_clone(mm);
     child.pid.store(sys::getpid(), Ordering::Relaxed);
     child.state.store(entry_state::LIVE, Ordering::Release);
     mm.fork_lock.store(0, Ordering::Relaxed);

@@ -13,8 +13,6 @@ use crate::cleanup;
 use crate::pool::{Pool, ProcEntry, entry_state};
 use crate::sys;
 
-/// A forked child is charged for what it inherited once it is this old: most call exec before.
-const CHARGE_AFTER_NS: u64 = 10_000_000;
 /// An entry taken by a parent whose child never came to life.
 const EMBRYO_MAX_NS: u64 = 10_000_000_000;
 /// How often the costly exact share of a process's memory is read, and from what size on (pages).
@@ -73,7 +71,6 @@ impl Ledger {
     pub fn tick(&mut self) {
         let now = sys::now_ns();
         let mut unmanaged = 0;
-        let mut managed = 0;
         self.entries = self.live;
         self.live = 0;
         for index in 0..self.pool.processes().len() {
@@ -92,12 +89,11 @@ impl Ledger {
             if let Some(pages) = self.look_at(index, entry, now) {
                 self.live += 1;
                 unmanaged += pages;
-                managed += entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
             }
         }
         self.shared
             .retain(|_, shared| now.saturating_sub(shared.read_ns) < 10 * SHARE_EVERY_NS);
-        self.set_limit(unmanaged + own_pages(), managed);
+        self.set_limit(unmanaged + own_pages());
     }
 
     /// Unmanaged pages of a process; `None` if it was found dead and cleaned up.
@@ -111,10 +107,6 @@ impl Ledger {
             return None;
         }
         entry.start_time.store(seen.start_time, Ordering::Relaxed);
-        if now.saturating_sub(entry.born_ns.load(Ordering::Relaxed)) > CHARGE_AFTER_NS {
-            let deferred = entry.deferred.swap(0, Ordering::Relaxed);
-            entry.charge(self.pool.header(), deferred);
-        }
         let shared = self.shared_pages(pid, seen.anon, now);
         let managed = entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
         let unmanaged = (seen.anon - shared - managed).max(0);
@@ -138,7 +130,7 @@ impl Ledger {
         shared.pages
     }
 
-    fn set_limit(&self, unmanaged: i64, _managed: i64) {
+    fn set_limit(&self, unmanaged: i64) {
         let header = self.pool.header();
         let budget = header.budget.load(Ordering::Relaxed);
         let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);

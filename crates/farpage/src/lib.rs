@@ -11,6 +11,7 @@ pub mod activate;
 pub mod advice;
 pub mod areas;
 pub mod cleanup;
+pub mod cow;
 pub mod fault;
 pub mod filter;
 pub mod fork;

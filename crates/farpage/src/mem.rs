@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::page_state::{Kind, PageState};
 
 use crate::activate;
+use crate::cow;
 use crate::fault;
 use crate::gate::Alone;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
@@ -177,7 +178,7 @@ fn map_at(mm: &Mm, page: u64, pages: u64, prot: i32) -> Result<u64, Errno> {
     };
     let result = mapped.and_then(|addr| {
         if mm.is_active() {
-            mm.uffd().register(addr, len).map(|()| addr)
+            mm.register(addr, len).map(|()| addr)
         } else {
             Ok(addr)
         }
@@ -236,7 +237,7 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
 }
 
 fn register(mm: &Mm, lo: u64, hi: u64) -> bool {
-    mm.uffd().register(address(lo), (hi - lo) * PAGE).is_ok()
+    mm.register(address(lo), (hi - lo) * PAGE).is_ok()
 }
 
 /// In a forked child, alone as it starts: pages it does not inherit.
@@ -540,6 +541,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         drop(alone);
         return relocate(mm, request);
     }
+    lift_protection(mm, old_lo, old_hi);
     let mut request = request;
     if fixed {
         if let Some((lo, hi)) = managed_pages(request.new, request.new_len) {
@@ -595,6 +597,13 @@ fn mark_apart(addr: u64, len: u64, advice: i32) {
     let _ = unsafe { sys::madvise(addr, len, advice) };
 }
 
+/// A moved page loses its write protection: what fork shares is paid for before.
+fn lift_protection(mm: &Mm, lo: u64, hi: u64) {
+    if mm.is_active() {
+        cow::lift_range(mm, lo, hi);
+    }
+}
+
 /// Brings pages that wait in frames back, so that no frame names a page at its old place.
 fn settle_frames(mm: &Mm, lo: u64, hi: u64) {
     if !mm.is_active() {
@@ -642,6 +651,7 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
             });
     }
     let alone = mm.gate.alone();
+    lift_protection(mm, lo, hi);
     let result = request.kernel();
     if active {
         (lo..hi)

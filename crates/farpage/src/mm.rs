@@ -71,6 +71,8 @@ pub struct Mm {
     /// 1 while a reclaimer thread of this process runs.
     pub reclaimer: AtomicU32,
     pub fork_lock: AtomicU32,
+    /// 1 once the kernel was found unable to write-protect through userfaultfd.
+    unprotectable: AtomicU32,
     waiters: [Waiters; 64],
 }
 
@@ -100,6 +102,7 @@ static MM: Mm = Mm {
     foreign: AtomicU32::new(0),
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
+    unprotectable: AtomicU32::new(0),
     waiters: [const {
         Waiters {
             seq: AtomicU32::new(0),
@@ -182,6 +185,23 @@ impl Mm {
     #[must_use]
     pub fn uffd(&self) -> Uffd {
         Uffd(self.fd(fd::UFFD))
+    }
+
+    /// Registers mapped memory with this process's userfaultfd. EINVAL: it is not private anonymous memory.
+    pub fn register(&self, addr: u64, len: u64) -> Result<(), Errno> {
+        let protect = self.can_protect();
+        let result = self.uffd().register(addr, len, protect);
+        if !protect || result != Err(Errno(libc::EINVAL)) {
+            return result;
+        }
+        self.uffd().register(addr, len, false)?;
+        self.unprotectable.store(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the kernel can write-protect registered memory, as far as is known.
+    pub fn can_protect(&self) -> bool {
+        self.unprotectable.load(Ordering::Relaxed) == 0
     }
 
     /// Maps what an active process needs besides the pool. Called once.

@@ -176,8 +176,10 @@ pub struct ProcEntry {
     pub frames: AtomicI64,
     /// What of the two above has been added to `Header::charged`.
     pub charged: AtomicI64,
-    /// Pages inherited by fork that the supervisor will charge once the child has lived a moment (most call exec).
-    pub deferred: AtomicI64,
+    /// Pages inherited by fork and shared still, not in `charged` yet (see `cow`).
+    pub owed: AtomicI64,
+    /// Index + 1 of the process that forked this one, while that lives; 0: none.
+    pub parent: AtomicU32,
     pub unmanaged: AtomicI64,
     pub committed: AtomicI64,
     pub born_ns: AtomicU64,
@@ -366,8 +368,37 @@ impl Header {
 }
 
 impl ProcEntry {
+    /// Counts pages that came (or, negative, went). Of a process that owes for shared pages those are taken to go first:
+    /// as long as they are shared, their going frees nothing.
     pub fn charge(&self, header: &Header, pages: i64) {
+        let forgiven = if pages < 0 { self.take_owed(-pages) } else { 0 };
+        self.add(header, pages + forgiven);
+    }
+
+    /// Charges up to `pages` of what is owed; how many.
+    pub fn pay(&self, header: &Header, pages: i64) -> i64 {
+        let paid = self.take_owed(pages);
+        self.add(header, paid);
+        paid
+    }
+
+    fn add(&self, header: &Header, pages: i64) {
         self.charged.fetch_add(pages, Ordering::Relaxed);
         header.charged.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    fn take_owed(&self, pages: i64) -> i64 {
+        let mut owed = self.owed.load(Ordering::Relaxed);
+        while owed > 0 {
+            let taken = owed.min(pages);
+            match self
+                .owed
+                .compare_exchange_weak(owed, owed - taken, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return taken,
+                Err(now) => owed = now,
+            }
+        }
+        0
     }
 }

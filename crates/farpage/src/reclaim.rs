@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
 
+use crate::cow;
 use crate::gate::Spin;
 use crate::mm::{CHUNK_PAGES, Context, Mm, PAGE, RESIDENT_MASK, address};
 use crate::sys::{self, Errno};
@@ -243,6 +244,8 @@ fn evict_window(mm: &Mm) -> u64 {
 
 /// Evicts what can be evicted of the window at `base` into `block`, which joins the FIFO unless nothing moved.
 fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
+    // What fork shares is copied to be moved, and paid for as any copy.
+    cow::lift(mm, base);
     let victims = lock_victims(mm, base);
     if victims == 0 {
         return 0;

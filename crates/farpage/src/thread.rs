@@ -19,8 +19,6 @@ use crate::sys::{self, Errno};
 const STACK_LEN: u64 = 64 << 10;
 /// How often a reclaimer looks at the tree's state on its own, in microseconds.
 const PERIOD_US: u64 = 20_000;
-/// How long a forked child is not charged for what it inherited, in microseconds.
-const CHARGE_AFTER_US: u64 = 2_000;
 static SLEEPS: AtomicU32 = AtomicU32::new(0);
 
 /// Starts a bare thread running `body`.
@@ -61,7 +59,7 @@ pub fn start_reclaimer(mm: &Mm) {
 }
 
 /// Free pages the reclaimers keep ready, so that a fault seldom has to make room itself.
-fn headroom(mm: &Mm) -> i64 {
+pub fn headroom(mm: &Mm) -> i64 {
     (mm.header().limit.load(Ordering::Relaxed) / 32).clamp(64, 4096)
 }
 
@@ -76,24 +74,8 @@ pub fn nudge(mm: &Mm) {
     }
 }
 
-/// A forked child is charged for what it inherited once it has lived a moment: most call exec at once. Longer it must not
-/// be: pages that it (or its parent) writes are copied by the kernel without a fault of ours.
-fn charge_inherited(mm: &Mm) {
-    let entry = mm.entry();
-    if entry.deferred.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    let seq = mm.header().reclaim_seq.load(Ordering::Relaxed);
-    sys::futex_wait(&mm.header().reclaim_seq, seq, true, CHARGE_AFTER_US);
-    entry.charge(mm.header(), entry.deferred.swap(0, Ordering::Relaxed));
-    if mm.header().excess(0) > 0 {
-        reclaim::ask_everyone(mm);
-    }
-}
-
 extern "C" fn reclaimer_main() -> ! {
     let mm = mm();
-    charge_inherited(mm);
     loop {
         let seq = mm.header().reclaim_seq.load(Ordering::Relaxed);
         let excess = mm.header().excess(headroom(mm));

@@ -12,10 +12,13 @@ const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 const UFFDIO_WAKE: u64 = 0x8010_aa02;
 const UFFDIO_COPY: u64 = 0xc028_aa03;
 const UFFDIO_MOVE: u64 = 0xc028_aa05;
+const UFFDIO_WRITEPROTECT: u64 = 0xc018_aa06;
 
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
 pub const FEATURE_MOVE: u64 = 1 << 16;
 const MODE_MISSING: u64 = 1;
+const MODE_WP: u64 = 2;
+const WRITEPROTECT_WP: u64 = 1;
 const MOVE_ALLOW_SRC_HOLES: u64 = 2;
 const USER_MODE_ONLY: u64 = 1;
 
@@ -76,11 +79,19 @@ unsafe fn ioctl(fd: i32, cmd: u64, arg: u64) -> Result<u64, Errno> {
 }
 
 impl Uffd {
-    /// Missing pages of the range are ours to fill from now on.
-    pub fn register(self, addr: u64, len: u64) -> Result<(), Errno> {
-        let mut arg = [addr, len, MODE_MISSING, 0];
+    /// Missing pages of the range are ours to fill from now on, and with `protect` its pages can be write-protected.
+    pub fn register(self, addr: u64, len: u64, protect: bool) -> Result<(), Errno> {
+        let mode = MODE_MISSING | if protect { MODE_WP } else { 0 };
+        let mut arg = [addr, len, mode, 0];
         // SAFETY: struct uffdio_register is four u64.
         unsafe { ioctl(self.0, UFFDIO_REGISTER, arg.as_mut_ptr() as u64).map(drop) }
+    }
+
+    /// Makes writes to the present pages of the range fault, or (which wakes who waits) no longer.
+    pub fn write_protect(self, addr: u64, len: u64, protect: bool) -> Result<(), Errno> {
+        let arg = [addr, len, if protect { WRITEPROTECT_WP } else { 0 }];
+        // SAFETY: struct uffdio_writeprotect is three u64; no content changes.
+        unsafe { ioctl(self.0, UFFDIO_WRITEPROTECT, arg.as_ptr() as u64).map(drop) }
     }
 
     /// Installs copies of `src..src+len` at `dst`, each page atomically.

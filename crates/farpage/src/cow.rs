@@ -1,0 +1,189 @@
+//! Paying for what fork shares.
+//!
+//! After fork parent and child share every resident page; the kernel copies a page when either writes it, without a
+//! fault that we would see. Charging the child for all of it at once would make each fork-and-exec throw half of the
+//! tree out of RAM; charging it later lets a writer outrun any budget (a pool of four Python workers once passed a
+//! hard limit within two milliseconds). So where the budget has no room for a full copy, the shared pages of both
+//! sides are write-protected through userfaultfd, and the first write to each window of 64 pages comes to us: it
+//! makes room, moves up to 64 pages from what the child owes to what it is charged, and lifts the protection.
+//!
+//! Invariants:
+//! - a copy arises in a window only after its bit was cleared, so what the tree really holds is at most what is charged;
+//! - what a child owes never exceeds what it inherited, so charged + owed is at most a full copy;
+//! - a window with a pinned page is never protected: the kernel itself writes such pages (a system call under way, a
+//!   thread's stack), and its write would fail. The bit is set before pins are read, and a pin is taken before the bit
+//!   is read, so one of the two sees the other;
+//! - a stale bit (its pages were unmapped meanwhile) costs one needless call.
+
+use core::sync::atomic::{Ordering, fence};
+
+use farpage_core::page_state::Kind;
+use farpage_core::stats::Counter;
+
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address};
+use crate::pool::{ProcEntry, entry_state};
+use crate::reclaim::{self, BLOCK};
+use crate::sys::Errno;
+
+/// Pages under one protection bit: the window that reclaim evicts from.
+const WINDOW: u64 = BLOCK;
+const WINDOWS_PER_CHUNK: u64 = CHUNK_PAGES / WINDOW;
+/// The protection bits of [`Mm::chunk`] begin here, one for each window of the chunk.
+const PROTECTED_SHIFT: u64 = 16;
+const PROTECTED_MASK: u32 = ((1 << WINDOWS_PER_CHUNK) - 1) << PROTECTED_SHIFT;
+const _: () = assert!(PROTECTED_MASK & (RESIDENT_MASK | TOUCHED) == 0);
+
+fn bit_of(page: u64) -> u32 {
+    1 << (PROTECTED_SHIFT + page % CHUNK_PAGES / WINDOW)
+}
+
+/// Whether a write to the page, by the program or by the kernel, would fault although it is there.
+#[inline]
+pub fn is_protected(mm: &Mm, page: u64) -> bool {
+    mm.chunk(page).load(Ordering::SeqCst) & bit_of(page) != 0
+}
+
+/// In the parent, alone, before the clone: protects what is resident, or, where the budget has room for a full copy or
+/// the kernel can't protect, leaves it. Returns how many pages the child must be charged for at once.
+pub fn before_clone(mm: &Mm, inherited: i64, headroom: i64) -> i64 {
+    if mm.header().excess(inherited + headroom) <= 0 || !mm.can_protect() {
+        return inherited;
+    }
+    let mut bare = 0;
+    for_each_chunk(mm, |chunk, word| {
+        if word & RESIDENT_MASK == 0 {
+            return;
+        }
+        for window in (chunk..chunk + CHUNK_PAGES).step_by(WINDOW as usize) {
+            bare += offer(mm, window);
+        }
+        protect_chunk(mm, chunk);
+    });
+    bare
+}
+
+/// In the child, alone, registered: the same windows become protected here too.
+pub fn after_clone(mm: &Mm) {
+    for_each_chunk(mm, |chunk, word| {
+        if word & PROTECTED_MASK != 0 {
+            protect_chunk(mm, chunk);
+        }
+    });
+}
+
+fn for_each_chunk(mm: &Mm, mut f: impl FnMut(u64, u32)) {
+    let top = mm.top_page.load(Ordering::Relaxed);
+    for chunk in (0..top).step_by(CHUNK_PAGES as usize) {
+        let word = mm.chunk(chunk).load(Ordering::Relaxed);
+        if word != 0 {
+            f(chunk, word);
+        }
+    }
+}
+
+/// Sets the window's bit if it can be protected; else returns how many resident pages stay writable in it.
+fn offer(mm: &Mm, window: u64) -> i64 {
+    mm.chunk(window).fetch_or(bit_of(window), Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    let (mut resident, mut pinned) = (0, false);
+    for page in window..window + WINDOW {
+        let state = mm.load(page);
+        resident += i64::from(state.kind() == Kind::Resident);
+        pinned |= state.pins() != 0;
+    }
+    if resident > 0 && !pinned {
+        return 0;
+    }
+    mm.chunk(window).fetch_and(!bit_of(window), Ordering::SeqCst);
+    resident
+}
+
+/// Tells the kernel about the chunk's protected windows, neighbours in one call.
+fn protect_chunk(mm: &Mm, chunk: u64) {
+    let bits = (mm.chunk(chunk).load(Ordering::Relaxed) & PROTECTED_MASK) >> PROTECTED_SHIFT;
+    let mut at = 0;
+    while bits >> at != 0 {
+        let skip = u64::from((bits >> at).trailing_zeros());
+        let len = u64::from((!(bits >> (at + skip))).trailing_zeros());
+        let start = chunk + (at + skip) * WINDOW;
+        if set(mm, start, len * WINDOW, true).is_err() {
+            (start..start + len * WINDOW)
+                .step_by(WINDOW as usize)
+                .for_each(|window| protect_pages(mm, window));
+        }
+        at += skip + len;
+    }
+}
+
+/// A window whose pages do not all lie in registered memory: page by page what is resident (which is registered).
+fn protect_pages(mm: &Mm, window: u64) {
+    for page in window..window + WINDOW {
+        if mm.load(page).kind() == Kind::Resident {
+            let _ = set(mm, page, 1, true);
+        }
+    }
+}
+
+fn set(mm: &Mm, page: u64, pages: u64, protect: bool) -> Result<(), Errno> {
+    loop {
+        match mm.uffd().write_protect(address(page), pages * PAGE, protect) {
+            Err(Errno(libc::EAGAIN)) => {}
+            result => return result,
+        }
+    }
+}
+
+/// A write to a protected window: room is made for the copies, then the program may write. The gate is held shared.
+pub fn on_write(mm: &Mm, page: u64) {
+    reclaim::ensure_room(mm, WINDOW as i64);
+    lift(mm, page);
+    mm.header().count(Counter::ForkUnshared, 1);
+}
+
+/// Lifts the protection of the page's window, if it has one, and charges for it. The gate is held.
+pub fn lift(mm: &Mm, page: u64) {
+    let window = page / WINDOW * WINDOW;
+    if !is_protected(mm, window) {
+        return;
+    }
+    if set(mm, window, WINDOW, false).is_err() {
+        (window..window + WINDOW).for_each(|page| {
+            let _ = set(mm, page, 1, false);
+        });
+    }
+    // Only after the kernel's part: who finds the bit cleared may write at once. One thread clears it and pays.
+    if mm.chunk(window).fetch_and(!bit_of(window), Ordering::SeqCst) & bit_of(window) != 0 {
+        pay(mm, WINDOW as i64);
+    }
+}
+
+/// Lifts the protection of every window that pages `lo..hi` touch. The gate is held.
+pub fn lift_range(mm: &Mm, lo: u64, hi: u64) {
+    let mut page = lo;
+    while page < hi {
+        lift(mm, page);
+        page = (page / WINDOW + 1) * WINDOW;
+    }
+}
+
+/// Charges the process that owes for shared pages: this one for what it inherited, else a child for what it inherits
+/// from this one. Nobody owes: every copy there can be is paid for.
+fn pay(mm: &Mm, pages: i64) {
+    let own = mm.entry();
+    if own.pay(mm.header(), pages) > 0 {
+        return;
+    }
+    children(mm.pool().processes(), mm.owner()).any(|child| child.pay(mm.header(), pages) > 0);
+}
+
+/// Living children by fork of the process at `index`.
+pub fn children(entries: &[ProcEntry], index: u16) -> impl Iterator<Item = &ProcEntry> {
+    let parent = u32::from(index) + 1;
+    entries.iter().filter(move |entry| {
+        entry.parent.load(Ordering::Relaxed) == parent
+            && matches!(
+                entry.state.load(Ordering::Acquire),
+                entry_state::EMBRYO | entry_state::LIVE
+            )
+    })
+}
