@@ -213,6 +213,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     mm.fork_lock.store(0, Ordering::Relaxed);
     mm.forget_waiters();
     mm.reclaimer.store(0, Ordering::Relaxed);
+    mm.prefetcher.forget();
     drop_not_inherited(mm);
     if mm.header().has(flag::THREAD_DELIVERY) {
         thread::start_delivery()?;

@@ -22,6 +22,7 @@ pub mod maps;
 pub mod mem;
 pub mod mm;
 pub mod pool;
+pub mod prefetch;
 pub mod reclaim;
 pub mod residency;
 pub mod sigmask;

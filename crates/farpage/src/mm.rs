@@ -20,6 +20,7 @@ use lz4_flex::block::CompressTable;
 
 use crate::gate::{Gate, Spin};
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry};
+use crate::prefetch::Prefetcher;
 use crate::reclaim::Frames;
 use crate::sys::{self, Errno};
 use crate::uffd::Uffd;
@@ -28,8 +29,8 @@ pub const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages per chunk: one page-table page, one huge page.
 pub const CHUNK_PAGES: u64 = 512;
 const CONTEXTS: usize = 32;
-/// Most pages brought in by one fault.
-pub const WINDOW_MAX: usize = 32;
+/// Most pages brought in by one turn.
+pub const WINDOW_MAX: usize = 64;
 const RANGES_MAX: usize = 65_536;
 
 pub mod mode {
@@ -68,6 +69,7 @@ pub struct Mm {
     pub maps: Spin<Option<RangeMap<'static>>>,
     /// 1 once something else than managed memory was mapped over managed addresses.
     pub foreign: AtomicU32,
+    pub prefetcher: Prefetcher,
     /// 1 while a reclaimer thread of this process runs.
     pub reclaimer: AtomicU32,
     pub fork_lock: AtomicU32,
@@ -100,6 +102,7 @@ static MM: Mm = Mm {
     top_page: AtomicU64::new(0),
     maps: Spin::new(None),
     foreign: AtomicU32::new(0),
+    prefetcher: Prefetcher::new(),
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
     unprotectable: AtomicU32::new(0),

@@ -1,7 +1,8 @@
 //! Pages that come back from a tier, and which neighbours come with them.
 //!
 //! Readahead, first form: the pages that are resident directly before the faulting page (or, for a backward scan, behind it)
-//! are as many as a stream has left there, so that many are read ahead, up to [`WINDOW_MAX`]: a stream's windows double, a random access finds
+//! are as many as a stream has left there, so that many are read ahead, up to [`NOW_MAX`] with the faulting page itself; a long
+//! run has the pages after those fetched by the prefetch thread meanwhile. A stream's windows double, a random access finds
 //! nobody beside it. There is no state to keep and none to get wrong. A page read ahead carries a mark; when a later fault
 //! finds marked pages in the run that led to it, the stream has passed them: they count as hits.
 
@@ -9,20 +10,37 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use farpage_core::page_state::{Kind, PageState};
-use farpage_core::stats::Counter;
+use farpage_core::stats::{Counter, Source};
 
 use crate::fault::{self, Filled, Outcome};
-use crate::mm::{CHUNK_PAGES, Context, Mm, PAGE, WINDOW_MAX, address};
-use crate::pool::flag;
-use crate::tiers;
+use crate::mm::{Context, Mm, PAGE, WINDOW_MAX, address};
+use crate::pool::{MANAGED_PAGES, flag};
+use crate::prefetch;
+use crate::reclaim;
+use crate::sys::Errno;
+use crate::tiers::{self, LoadError};
 
-/// The pages that one fault brings in: locked, with the slots they are in.
+/// Most pages read together with a faulting page: more would let it wait.
+const NOW_MAX: u64 = 32;
+/// Resident pages in a row that make a stream worth a prefetch, and most pages of one.
+const STREAM: u64 = 16;
+const AHEAD_MAX: u64 = 256;
+
+/// What to read for a fault.
+struct Plan {
+    /// With the faulting page, by the faulting thread.
+    now: Range<u64>,
+    /// By the prefetch thread; often nothing.
+    ahead: prefetch::Request,
+}
+
+/// The pages that one turn brings in: locked, with the slots they are in.
 struct Window {
     start: u64,
     len: usize,
     slots: [u32; WINDOW_MAX],
     /// Places whose page is locked by us.
-    locked: u32,
+    locked: u64,
 }
 
 /// Brings `page` in, and with it the neighbours that a stream will touch next.
@@ -30,65 +48,74 @@ pub fn swap_in(mm: &Mm, page: u64, seen: PageState) -> Filled {
     if !mm.try_lock(page, seen) {
         return None;
     }
+    let plan = plan(mm, page);
+    prefetch::ask(mm, plan.ahead);
     let mut context = mm.context();
-    let window = lock_window(mm, page, seen);
+    let mut window = Window::lock(mm, plan.now, Some((page, seen)));
     let at = (page - window.start) as usize;
-    let source = match tiers::load(mm, seen.slot(), &mut context, at) {
-        Ok(source) => source,
+    let (source, run) = match window.load(mm, at, &mut context) {
+        Ok(loaded) => loaded,
         Err(error) => tiers::refuse_page(error, address(page)),
     };
-    let outcome = fault::install(mm, page, context.bounce[at].as_ptr() as u64, seen);
-    if outcome == Outcome::NotManaged {
-        unlock_places(mm, &window, window.locked & !(1 << at));
-        return Some(Err(outcome));
+    window.install(mm, run, Some(at), &context);
+    if window.locked & 1 << at != 0 {
+        let outcome = fault::install(mm, page, context.bounce[at].as_ptr() as u64, seen);
+        if outcome == Outcome::NotManaged {
+            window.locked &= !(1 << at);
+            window.unlock_rest(mm);
+            return Some(Err(outcome));
+        }
+        window.arrived(mm, at, PageState::resident());
     }
-    arrived(mm, &window, at, PageState::resident());
     mm.header().count(Counter::Pgmajfault, 1);
-    let rest = window.locked & !(1 << at);
-    if rest != 0 {
-        bring_rest(mm, &window, rest, &mut context);
-    }
+    window.bring_rest(mm, &mut context);
     Some(Ok(source))
 }
 
-fn lock_window(mm: &Mm, page: u64, seen: PageState) -> Window {
-    let range = if mm.header().has(flag::READAHEAD) {
-        choose(mm, page)
-    } else {
-        page..page + 1
-    };
-    let mut window = Window {
-        start: range.start,
-        len: (range.end - range.start) as usize,
-        slots: [0; WINDOW_MAX],
-        locked: 0,
-    };
-    for place in 0..window.len {
-        let neighbour = window.start + place as u64;
-        let state = if neighbour == page {
-            seen
-        } else {
-            mm.load(neighbour)
-        };
-        let wanted = state.kind() == Kind::Swapped && !state.is_locked();
-        if neighbour == page || (wanted && mm.try_lock(neighbour, state)) {
-            window.slots[place] = state.slot();
-            window.locked |= 1 << place;
-        }
+/// Brings in what is swapped of at most [`WINDOW_MAX`] pages, ahead of any touch.
+pub fn bring(mm: &Mm, pages: Range<u64>) {
+    let mut window = Window::lock(mm, pages, None);
+    if window.locked == 0 {
+        return;
     }
-    window
+    reclaim::ensure_room(mm, i64::from(window.locked.count_ones()));
+    let mut context = mm.context();
+    window.bring_rest(mm, &mut context);
 }
 
-/// The pages to bring in for a fault on `page`.
-fn choose(mm: &Mm, page: u64) -> Range<u64> {
-    let chunk = page / CHUNK_PAGES * CHUNK_PAGES;
-    let most = (WINDOW_MAX as u64).min((-mm.header().excess(0) / 4).max(1) as u64);
-    let before = resident_run(mm, (chunk..page).rev());
-    if before > 0 {
-        return page..(page + before.clamp(1, most)).min(chunk + CHUNK_PAGES);
+/// What to bring in for a fault on `page`.
+fn plan(mm: &Mm, page: u64) -> Plan {
+    let header = mm.header();
+    if !header.has(flag::READAHEAD) {
+        return Plan {
+            now: page..page + 1,
+            ahead: prefetch::Request::default(),
+        };
     }
-    let behind = resident_run(mm, page + 1..chunk + CHUNK_PAGES);
-    (page + 1 - behind.clamp(1, most)).max(chunk)..page + 1
+    let most = (-header.excess(0) / 4).clamp(1, NOW_MAX as i64) as u64;
+    let ahead_most = (header.limit.load(Ordering::Relaxed) / 16).clamp(0, AHEAD_MAX as i64) as u64;
+    let ahead_of = |run: u64| {
+        if run < STREAM {
+            0
+        } else {
+            (4 * run).min(ahead_most)
+        }
+    };
+    let before = resident_run(mm, (0..page).rev());
+    if before > 0 {
+        let end = (page + before.clamp(1, most)).min(MANAGED_PAGES);
+        let ahead = end..(end + ahead_of(before)).min(MANAGED_PAGES);
+        return Plan {
+            now: page..end,
+            ahead: prefetch::Request::new(ahead, false),
+        };
+    }
+    let behind = resident_run(mm, page + 1..MANAGED_PAGES);
+    let start = (page + 1).saturating_sub(behind.clamp(1, most));
+    Plan {
+        now: start..page + 1,
+        ahead: prefetch::Request::new(start.saturating_sub(ahead_of(behind))..start, true),
+    }
 }
 
 /// How many pages of the sequence are resident without a gap, at most a window; marked ones among them were hits.
@@ -115,80 +142,114 @@ fn resident_run(mm: &Mm, pages: impl Iterator<Item = u64>) -> u64 {
     run
 }
 
-/// Reads and installs the rest of the window; what can't be had now stays where it is.
-fn bring_rest(mm: &Mm, window: &Window, rest: u32, context: &mut Context) {
-    let mut loaded = 0u32;
-    let mut place = 0;
-    while place < window.len {
-        if rest >> place & 1 == 0 {
-            place += 1;
-            continue;
+impl Window {
+    /// Locks the swapped pages of the range; `held` is one that the caller has locked already.
+    fn lock(mm: &Mm, range: Range<u64>, held: Option<(u64, PageState)>) -> Window {
+        let mut window = Window {
+            start: range.start,
+            len: ((range.end - range.start) as usize).min(WINDOW_MAX),
+            slots: [0; WINDOW_MAX],
+            locked: 0,
+        };
+        for place in 0..window.len {
+            let page = window.start + place as u64;
+            let state = match held {
+                Some((held, seen)) if held == page => Some(seen),
+                _ => Some(mm.load(page))
+                    .filter(|s| s.kind() == Kind::Swapped && !s.is_locked() && mm.try_lock(page, *s)),
+            };
+            if let Some(state) = state {
+                window.slots[place] = state.slot();
+                window.locked |= 1 << place;
+            }
         }
-        let count = load_from(mm, window, rest, place, context);
-        let got = count.unwrap_or(0);
-        loaded |= mask(got) << place;
-        place += got.max(1);
+        window
     }
-    let marked = PageState::resident().with_readahead(true);
-    let mut place = 0;
-    while place < window.len {
-        let run = (!(loaded >> place))
-            .trailing_zeros()
-            .min((window.len - place) as u32) as usize;
-        if run == 0 {
-            place += 1;
-            continue;
+
+    /// Loads the page at `at`, and with it the pages of the window that lie beside it in the same file: one read. Returns
+    /// where it came from and the places now loaded.
+    fn load(&self, mm: &Mm, at: usize, context: &mut Context) -> Result<(Source, Range<usize>), LoadError> {
+        if let Some((area, block)) = tiers::block_of(mm, self.slots[at]) {
+            let beside = |place: usize, block: u64| {
+                self.locked >> place & 1 == 1 && tiers::block_of(mm, self.slots[place]) == Some((area, block))
+            };
+            let before = (1..=at).take_while(|&i| block >= i as u64 && beside(at - i, block - i as u64));
+            let from = at - before.count();
+            let after = (1..self.len - at).take_while(|&i| beside(at + i, block + i as u64));
+            let run = from..at + 1 + after.count();
+            let first = (area, block - (at - from) as u64);
+            if run.len() > 1 && tiers::load_blocks(mm, &self.slots[run.clone()], first, context, from).is_ok()
+            {
+                return Ok((Source::File, run));
+            }
         }
-        let from = context.bounce[place].as_ptr() as u64;
-        let done = mm
-            .uffd()
-            .copy(address(window.start + place as u64), from, run as u64 * PAGE);
-        let installed = (done.bytes / PAGE) as usize;
-        (place..place + installed).for_each(|place| arrived(mm, window, place, marked));
-        if installed < run {
-            unlock_places(mm, window, mask(run - installed) << (place + installed));
+        tiers::load(mm, self.slots[at], context, at).map(|source| (source, at..at + 1))
+    }
+
+    /// Installs the loaded places `run`; what can't be had now stays locked. All but `touched` are marked as read ahead.
+    fn install(&mut self, mm: &Mm, run: Range<usize>, touched: Option<usize>, context: &Context) {
+        let marked = PageState::resident().with_readahead(true);
+        let mut place = run.start;
+        let mut step = run.len();
+        let mut ahead = 0;
+        while place < run.end {
+            let (to, from) = (
+                address(self.start + place as u64),
+                context.bounce[place].as_ptr() as u64,
+            );
+            let pages = step.min(run.end - place);
+            let done = mm.uffd().copy(to, from, pages as u64 * PAGE);
+            for _ in 0..done.bytes / PAGE {
+                let is_touched = touched == Some(place);
+                self.arrived(mm, place, if is_touched { PageState::resident() } else { marked });
+                ahead += u64::from(!is_touched);
+                place += 1;
+            }
+            match done.error {
+                None | Some(Errno(libc::EAGAIN)) => {}
+                // The run may leave the mapping that holds its first page.
+                Some(Errno(libc::ENOENT)) if pages > 1 => step = 1,
+                Some(_) => break,
+            }
         }
-        mm.header().count(Counter::SwapRa, installed as u64);
-        place += run;
+        mm.header().count(Counter::SwapRa, ahead);
     }
-    unlock_places(mm, window, rest & !loaded);
-}
 
-/// Loads the page at `place` and those after it that lie in the following blocks of the same file; how many.
-fn load_from(mm: &Mm, window: &Window, rest: u32, place: usize, context: &mut Context) -> Option<usize> {
-    let Some((area, block)) = tiers::block_of(mm, window.slots[place]) else {
-        return tiers::load(mm, window.slots[place], context, place)
-            .ok()
-            .map(|_| 1);
-    };
-    let follows = |i: &usize| {
-        let slot = window.slots[place + i];
-        rest >> (place + i) & 1 == 1 && tiers::block_of(mm, slot) == Some((area, block + *i as u64))
-    };
-    let count = 1 + (1..window.len - place).take_while(follows).count();
-    let slots = &window.slots[place..place + count];
-    tiers::load_blocks(mm, slots, (area, block), context, place)
-        .ok()
-        .map(|_| count)
-}
+    /// Brings in every page that is locked still; what can't be had now stays where it is.
+    fn bring_rest(&mut self, mm: &Mm, context: &mut Context) {
+        let mut place = 0;
+        while place < self.len {
+            if self.locked >> place & 1 == 0 {
+                place += 1;
+                continue;
+            }
+            match self.load(mm, place, context) {
+                Ok((_, run)) => {
+                    place = run.end;
+                    self.install(mm, run, None, context);
+                }
+                Err(_) => place += 1,
+            }
+        }
+        self.unlock_rest(mm);
+    }
 
-/// The page at `place` is there: books, word, slot.
-fn arrived(mm: &Mm, window: &Window, place: usize, state: PageState) {
-    let page = window.start + place as u64;
-    mm.count_resident(page, 1);
-    mm.unlock(page, mm.load(page), state);
-    tiers::put(mm, window.slots[place]);
-}
+    /// The page at `place` is there: books, word, slot.
+    fn arrived(&mut self, mm: &Mm, place: usize, state: PageState) {
+        let page = self.start + place as u64;
+        mm.count_resident(page, 1);
+        mm.unlock(page, mm.load(page), state);
+        tiers::put(mm, self.slots[place]);
+        self.locked &= !(1 << place);
+    }
 
-fn unlock_places(mm: &Mm, window: &Window, places: u32) {
-    for place in (0..window.len).filter(|place| places >> place & 1 == 1) {
-        let page = window.start + place as u64;
-        mm.unlock(page, mm.load(page), PageState::swapped(window.slots[place]));
+    fn unlock_rest(&mut self, mm: &Mm) {
+        for place in (0..self.len).filter(|place| self.locked >> place & 1 == 1) {
+            let page = self.start + place as u64;
+            mm.unlock(page, mm.load(page), PageState::swapped(self.slots[place]));
+        }
+        self.locked = 0;
     }
 }
 
-fn mask(len: usize) -> u32 {
-    if len >= 32 { u32::MAX } else { (1 << len) - 1 }
-}
-
-const _: () = assert!(WINDOW_MAX <= 32);
+const _: () = assert!(WINDOW_MAX <= 64 && NOW_MAX as usize <= WINDOW_MAX);

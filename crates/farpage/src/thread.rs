@@ -22,7 +22,7 @@ const PERIOD_US: u64 = 20_000;
 static SLEEPS: AtomicU32 = AtomicU32::new(0);
 
 /// Starts a bare thread running `body`.
-fn spawn(body: extern "C" fn() -> !) -> Result<(), Errno> {
+pub fn spawn(body: extern "C" fn() -> !) -> Result<(), Errno> {
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
