@@ -210,6 +210,7 @@ fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {
     }
     if present > 0 {
         mm.count_resident(lo, present);
+        mm.queue.loaded(lo, hi - lo);
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ pub mod mem;
 pub mod mm;
 pub mod pool;
 pub mod prefetch;
+pub mod queue;
 pub mod reclaim;
 pub mod residency;
 pub mod sigmask;

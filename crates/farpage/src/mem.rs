@@ -636,6 +636,7 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
         if state.kind() == Kind::Resident {
             mm.chunk(from + i).fetch_sub(1, Ordering::Relaxed);
             mm.chunk(to + i).fetch_add(1, Ordering::Relaxed);
+            mm.queue.loaded(to + i, 1);
         }
     }
 }

@@ -21,6 +21,7 @@ use lz4_flex::block::CompressTable;
 use crate::gate::{Gate, Spin};
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry};
 use crate::prefetch::Prefetcher;
+use crate::queue::Queue;
 use crate::reclaim::Frames;
 use crate::sys::{self, Errno};
 use crate::uffd::Uffd;
@@ -61,6 +62,7 @@ pub struct Mm {
     pub frames: Frames,
     pub zhints: ZpoolHints,
     pub slot_cursor: AtomicU32,
+    pub queue: Queue,
     /// Next window of pages the reclaim clock looks at.
     pub hand: AtomicU64,
     /// One past the highest page ever mapped.
@@ -98,6 +100,7 @@ static MM: Mm = Mm {
     frames: Frames::new(),
     zhints: ZpoolHints::new(),
     slot_cursor: AtomicU32::new(0),
+    queue: Queue::new(),
     hand: AtomicU64::new(0),
     top_page: AtomicU64::new(0),
     maps: Spin::new(None),
@@ -222,6 +225,8 @@ impl Mm {
             }
         }
         self.frames.prepare()?;
+        self.queue
+            .prepare(self.header().budget.load(Ordering::Relaxed).max(0) as u64)?;
         self.states.store(states, Ordering::Relaxed);
         self.chunks.store(chunks, Ordering::Relaxed);
         self.contexts.store(contexts, Ordering::Release);
@@ -256,11 +261,14 @@ impl Mm {
         unsafe { &*((chunks + page % MANAGED_PAGES / CHUNK_PAGES * 4) as *const AtomicU32) }
     }
 
-    /// A page became (n > 0) or stopped being (n < 0) resident: chunk, process and tree counts.
+    /// Pages from `page` on became (n > 0), or pages of its chunk stopped being (n < 0) resident: chunk, process and tree counts.
     pub fn count_resident(&self, page: u64, n: i64) {
         let chunk = self.chunk(page);
         chunk.fetch_add(n as u32, Ordering::Relaxed);
         chunk.fetch_or(TOUCHED, Ordering::Relaxed);
+        if n > 0 {
+            self.queue.loaded(page, n as u64);
+        }
         let entry = self.entry();
         entry.resident.fetch_add(n, Ordering::Relaxed);
         entry.charge(self.header(), n);

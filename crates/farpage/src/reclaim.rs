@@ -20,11 +20,12 @@ use farpage_core::stats::Counter;
 use crate::cow;
 use crate::gate::Spin;
 use crate::mm::{CHUNK_PAGES, Context, Mm, PAGE, RESIDENT_MASK, address};
+use crate::queue;
 use crate::sys::{self, Errno};
 use crate::tiers;
 
 /// Frames per block, pages per window of the clock: one bit each in a word.
-pub const BLOCK: u64 = 64;
+pub const BLOCK: u64 = queue::WINDOW;
 const BLOCKS: usize = 512;
 /// Bytes of the read-only zero pages that fresh memory is copied from.
 const ZEROS_LEN: u64 = 64 * PAGE;
@@ -216,11 +217,44 @@ fn cache_target(mm: &Mm) -> u32 {
     (resident / 16 / BLOCK).clamp(2, 128) as u32
 }
 
-/// Moves the evictable pages of one window out; 0 if the clock found none or no block is free.
+/// Moves the evictable pages of one window out; 0 if there was none or no block is free.
 fn evict_window(mm: &Mm) -> u64 {
     let Some(block) = mm.frames.take_free() else {
         return 0;
     };
+    let mut moved = evict_oldest(mm, block);
+    if moved == 0 {
+        moved = evict_swept(mm, block);
+    }
+    if moved == 0 {
+        mm.frames.give_free(block);
+    }
+    moved
+}
+
+/// The window that was loaded longest ago and has something to evict.
+fn evict_oldest(mm: &Mm, block: u64) -> u64 {
+    // One turn each: a window that keeps its pages comes to the queue's end again.
+    for _ in 0..mm.queue.len() {
+        let Some(window) = mm.queue.dequeue() else { break };
+        let base = window * BLOCK;
+        if mm.chunk(base).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
+            continue;
+        }
+        let moved = evict_from(mm, base, block);
+        if (base..base + BLOCK).any(|page| mm.load(page).kind() == Kind::Resident) {
+            // Pinned, or brought back a moment ago.
+            mm.queue.enqueue(window);
+        }
+        if moved > 0 {
+            return moved;
+        }
+    }
+    0
+}
+
+/// What the queue does not know of: a sweep of the clock hand over all windows.
+fn evict_swept(mm: &Mm, block: u64) -> u64 {
     let windows = mm.top_page.load(Ordering::Relaxed).div_ceil(BLOCK).max(1);
     let mut looked = 0;
     while looked <= 2 * windows {
@@ -238,7 +272,6 @@ fn evict_window(mm: &Mm) -> u64 {
             return moved;
         }
     }
-    mm.frames.give_free(block);
     0
 }
 

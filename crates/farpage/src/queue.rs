@@ -1,0 +1,212 @@
+//! Which window of pages reclaim looks at next: a FIFO by the time of loading, with a second chance.
+//!
+//! A window of 64 pages is queued when one of its pages becomes resident. Pages that arrive while it waits give it a
+//! reference: at the queue's head it is then sent to the end once instead of being evicted. Nothing else is known of use
+//! (a page that is there faults no more), so the age of a load stands for it; the swap cache is the second filter.
+//!
+//! The ring has room for a window per four pages of the budget. What finds no room there (memory touched here and there)
+//! is found by the clock hand of `reclaim`, which sweeps over everything when the queue is empty.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::gate::Spin;
+use crate::pool::MANAGED_PAGES;
+use crate::sys::{self, Errno};
+
+/// Pages per window.
+pub const WINDOW: u64 = 64;
+const WINDOWS: u64 = MANAGED_PAGES / WINDOW;
+const QUEUED: u8 = 1;
+const REFERENCED: u8 = 2;
+const RING_MIN: u64 = 1024;
+
+struct Ends {
+    head: u64,
+    len: u64,
+}
+
+/// The queue of one process.
+pub struct Queue {
+    flags: AtomicU64,
+    ring: AtomicU64,
+    /// Entries of the ring, a power of two.
+    room: AtomicU64,
+    ends: Spin<Ends>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue::new()
+    }
+}
+
+impl Queue {
+    #[must_use]
+    pub const fn new() -> Queue {
+        Queue {
+            flags: AtomicU64::new(0),
+            ring: AtomicU64::new(0),
+            room: AtomicU64::new(0),
+            ends: Spin::new(Ends { head: 0, len: 0 }),
+        }
+    }
+
+    /// Maps the queue's memory; `budget` is in pages. Called once.
+    pub fn prepare(&self, budget: u64) -> Result<(), Errno> {
+        let room = (budget / 4).next_power_of_two().clamp(RING_MIN, WINDOWS);
+        self.flags.store(sys::engine_memory(WINDOWS)?, Ordering::Relaxed);
+        self.ring.store(sys::engine_memory(room * 4)?, Ordering::Relaxed);
+        self.room.store(room, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Pages `page..page + count` became resident.
+    #[inline]
+    pub fn loaded(&self, page: u64, count: u64) {
+        for window in page / WINDOW..(page + count).div_ceil(WINDOW) {
+            let flags = self.flags_of(window);
+            let seen = flags.load(Ordering::Relaxed);
+            if seen == QUEUED | REFERENCED {
+                continue;
+            }
+            let add = if seen & QUEUED == 0 { QUEUED } else { REFERENCED };
+            if add == QUEUED {
+                self.enqueue(window);
+            } else {
+                flags.fetch_or(add, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Puts a window at the end, unless it is queued already or there is no room.
+    pub fn enqueue(&self, window: u64) {
+        let flags = self.flags_of(window);
+        if flags.fetch_or(QUEUED, Ordering::AcqRel) & QUEUED != 0 {
+            return;
+        }
+        if !self.push(window) {
+            flags.fetch_and(!QUEUED, Ordering::Release);
+        }
+    }
+
+    /// Takes the window that was loaded longest ago and not referenced since; `None`: the queue is empty, or all of it was
+    /// referenced (and is not now).
+    pub fn dequeue(&self) -> Option<u64> {
+        for _ in 0..=self.len() {
+            let window = self.pop()?;
+            let flags = self.flags_of(window);
+            if flags.load(Ordering::Relaxed) & REFERENCED == 0 {
+                flags.store(0, Ordering::Release);
+                return Some(window);
+            }
+            flags.store(QUEUED, Ordering::Release);
+            if !self.push(window) {
+                flags.store(0, Ordering::Release);
+            }
+        }
+        None
+    }
+
+    /// Windows waiting.
+    pub fn len(&self) -> u64 {
+        self.ends.lock().len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn push(&self, window: u64) -> bool {
+        let room = self.room.load(Ordering::Relaxed);
+        let mut ends = self.ends.lock();
+        if ends.len >= room {
+            return false;
+        }
+        let at = (ends.head + ends.len) & (room - 1);
+        self.entry(at).store(window as u32, Ordering::Relaxed);
+        ends.len += 1;
+        true
+    }
+
+    fn pop(&self) -> Option<u64> {
+        let room = self.room.load(Ordering::Relaxed);
+        let mut ends = self.ends.lock();
+        ends.len = ends.len.checked_sub(1)?;
+        let window = self.entry(ends.head).load(Ordering::Relaxed);
+        ends.head = (ends.head + 1) & (room - 1);
+        Some(u64::from(window))
+    }
+}
+
+mod memory {
+    //! # Safety
+    //! `flags` and `ring` are arrays of atomics mapped by `prepare` before the process is active and never unmapped; indexes
+    //! are taken modulo their lengths.
+    #![allow(unsafe_code)]
+    use super::*;
+
+    impl Queue {
+        pub(super) fn flags_of(&self, window: u64) -> &AtomicU8 {
+            // SAFETY: see above.
+            unsafe { &*((self.flags.load(Ordering::Relaxed) + window % WINDOWS) as *const AtomicU8) }
+        }
+
+        pub(super) fn entry(&self, at: u64) -> &AtomicU32 {
+            let at = at & (self.room.load(Ordering::Relaxed) - 1);
+            // SAFETY: see above.
+            unsafe { &*((self.ring.load(Ordering::Relaxed) + at * 4) as *const AtomicU32) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(budget: u64) -> Queue {
+        let queue = Queue::new();
+        queue.prepare(budget).unwrap();
+        queue
+    }
+
+    #[test]
+    fn windows_leave_in_the_order_of_their_loading() {
+        let queue = queue(0);
+        for page in [700, 5, 64 * 9] {
+            queue.loaded(page, 1);
+        }
+        let order: Vec<_> = std::iter::from_fn(|| queue.dequeue()).collect();
+        assert_eq!(order, [10, 0, 9]);
+    }
+
+    #[test]
+    fn a_window_loaded_again_gets_a_second_chance_once() {
+        let queue = queue(0);
+        queue.loaded(0, 1);
+        queue.loaded(64, 1);
+        queue.loaded(1, 1);
+        queue.loaded(2, 1);
+        assert_eq!(
+            [queue.dequeue(), queue.dequeue(), queue.dequeue()],
+            [Some(1), Some(0), None]
+        );
+    }
+
+    #[test]
+    fn a_run_queues_every_window_it_touches() {
+        let queue = queue(0);
+        queue.loaded(63, 66);
+        let order: Vec<_> = std::iter::from_fn(|| queue.dequeue()).collect();
+        assert_eq!(order, [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_full_ring_forgets_and_takes_again() {
+        let queue = queue(0);
+        (0..RING_MIN + 5).for_each(|window| queue.loaded(window * WINDOW, 1));
+        assert_eq!(queue.dequeue(), Some(0));
+        queue.loaded((RING_MIN + 2) * WINDOW, 1);
+        let last = std::iter::from_fn(|| queue.dequeue()).last();
+        assert_eq!(last, Some(RING_MIN + 2));
+    }
+}
