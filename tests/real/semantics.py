@@ -17,7 +17,6 @@ AS_USER = ("sem_malloc", "sem_mmap")
 NOT_YET = {
     "sem_threads": ("stacks", "allocating"),
     "sem_syscalls": ("other_process",),
-    "sem_exec": ("clone_vm",),
 }
 
 
