@@ -23,10 +23,9 @@ static void run_threads(size_t count, void *(*body)(void *))
 		CHECK_EQ("pthread_join", 0, pthread_join(t[i], NULL));
 }
 
-static void *own_blocks(void *arg)
+static void own_rounds(uint64_t me, uint64_t rounds)
 {
-	uint64_t me = (uintptr_t)arg;
-	for (uint64_t round = 0; round < 20; round++) {
+	for (uint64_t round = 0; round < rounds; round++) {
 		size_t len = 1000 + mix64(me * 100 + round) % (2 * MIB);
 		char *p = must_malloc(len), *q = map_anon(len);
 		fill(p, len, me * 1000 + round);
@@ -38,6 +37,13 @@ static void *own_blocks(void *arg)
 		free(p);
 		munmap(q, len);
 	}
+}
+
+/* 32 threads hold some 130 MiB at a time and touch all of it in turn, so that each round moves it through swap once or twice. Few
+ * rounds say as much as many: 20 were 9 GB of disk traffic, a minute on two cores. */
+static void *own_blocks(void *arg)
+{
+	own_rounds((uintptr_t)arg, 4);
 	return NULL;
 }
 
@@ -144,6 +150,121 @@ static void *deep_thread(void *arg)
 	return (void *)0x77;
 }
 
+static volatile int alarms;
+static pthread_key_t stack_key;
+
+static void on_alarm(int signo)
+{
+	(void)signo;
+	alarms++;
+}
+
+static void destroy_on_stack(void *p)
+{
+	CHECK_EQ("value given to a key's destructor", 0x99, *(int *)p);
+	free(p);
+}
+
+/* Every way to the end: 0 returns, 1 exits from a depth, 2 is cancelled. Before that a signal, a child, and what the stack is said to be. */
+struct placed {
+	char *stack;
+	size_t len;
+	int end;
+	volatile int ready;
+};
+
+static __attribute__((noinline)) void end_deep(struct placed *p, int n)
+{
+	volatile char frame[2000];
+	frame[0] = frame[1999] = (char)n;
+	if (n < 100)
+		end_deep(p, n + 1);
+	else if (p->end == 1)
+		pthread_exit((void *)0x55);
+	p->ready = 1;
+	while (p->end == 2)
+		sleep_ms(1000);
+	frame[1] = frame[0];
+}
+
+static void note_cleanup(void *arg)
+{
+	*(int *)arg += 1;
+}
+
+static void *placed_thread(void *arg)
+{
+	struct placed *p = arg;
+	int *value = must_malloc(sizeof *value), cleaned_here = 0, status = 0;
+	*value = 0x99;
+	pthread_setspecific(stack_key, value);
+	char local[5000];
+	fill(local, sizeof local, 11);
+	CHECK("local variable lies on the stack", local >= p->stack && local < p->stack + p->len);
+	pthread_attr_t attr;
+	void *base = NULL;
+	size_t len = 0;
+	CHECK_EQ("pthread_getattr_np", 0, pthread_getattr_np(pthread_self(), &attr));
+	pthread_attr_getstack(&attr, &base, &len);
+	pthread_attr_destroy(&attr);
+	CHECK("the stack is the program's", base == p->stack && len == p->len);
+	chill();
+	alarms = 0;
+	CHECK_EQ("pthread_kill", 0, pthread_kill(pthread_self(), SIGUSR1));
+	CHECK_EQ("signal on the stack", 1, alarms);
+	pid_t pid = fork();
+	if (pid == 0) {
+		raise(SIGUSR1);
+		_exit(first_bad(local, sizeof local, 11) == SIZE_MAX && alarms == 2 ? 3 : 4);
+	}
+	CHECK_EQ("waitpid", pid, waitpid(pid, &status, 0));
+	CHECK_EQ("child forked on the stack", 3, WEXITSTATUS(status));
+	pthread_cleanup_push(note_cleanup, &cleaned_here);
+	end_deep(p, 0);
+	pthread_cleanup_pop(1);
+	CHECK_EQ("cleanup", 1, cleaned_here);
+	CHECK_FILL("local variables", local, sizeof local, 11);
+	return (void *)0x66;
+}
+
+/* libc puts a thread's descriptor on a stack that it is given, and hands pointers into it to the kernel with all signals blocked:
+ * threads on managed stacks died at birth. */
+static void stacks_ends(void)
+{
+	signal(SIGUSR1, on_alarm);
+	pthread_key_create(&stack_key, destroy_on_stack);
+	for (int round = 0; round < 6; round++) {
+		void *result = NULL;
+		struct placed p = {.len = round < 3 ? MIB : 768 * 1024, .end = round % 3};
+		p.stack = round & 1 ? map_anon(p.len) : opaque(aligned_alloc(PAGE, p.len));
+		fill(p.stack, p.len, 12);
+		pthread_attr_t attr;
+		pthread_t t;
+		pthread_attr_init(&attr);
+		CHECK_EQ("pthread_attr_setstack", 0, pthread_attr_setstack(&attr, p.stack, p.len));
+		CHECK_EQ("pthread_create", 0, pthread_create(&t, &attr, placed_thread, &p));
+		pthread_attr_destroy(&attr);
+		if (p.end == 2) {
+			while (!p.ready)
+				sleep_ms(1);
+			CHECK_EQ("pthread_cancel", 0, pthread_cancel(t));
+		}
+		CHECK_EQ("pthread_join", 0, pthread_join(t, &result));
+		uintptr_t expected[] = {0x66, 0x55, (uintptr_t)PTHREAD_CANCELED};
+		CHECK_EQ("result", expected[p.end], (uintptr_t)result);
+		CHECK_FILL("the depth of the stack that was never used", p.stack, p.len / 8, 12);
+		fill(p.stack, p.len, 13);
+		chill();
+		CHECK_FILL("memory that was a stack", p.stack, p.len, 13);
+		if (round & 1)
+			munmap(p.stack, p.len);
+		else
+			free(p.stack);
+	}
+	pthread_key_delete(stack_key);
+	signal(SIGUSR1, SIG_DFL);
+}
+
 static void stacks(void)
 {
 	pthread_attr_t *attr = must_malloc(sizeof *attr);
@@ -237,7 +358,7 @@ static void *local_user(void *arg)
 	fill(p, MIB, 9);
 	pthread_setspecific(key, p);
 	for (int i = 0; i < 3; i++) {
-		own_blocks(arg);
+		own_rounds(me, 20);
 		CHECK_FILL("thread-local memory", local_block, sizeof local_block, me);
 	}
 	return NULL;
@@ -448,7 +569,8 @@ int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"allocating", allocating}, {"same_pages", same_pages}, {"shared_counters", shared_counters},
-		{"same_pages_written", same_pages_written}, {"stacks", stacks}, {"cancel", cancel},
+		{"same_pages_written", same_pages_written}, {"stacks", stacks},
+		{"stacks_ends", stacks_ends}, {"cancel", cancel},
 		{"locals", locals},	    {"locking", locking},	{"robust", robust},
 		{"coroutines", coroutines}, {"long_jumps", long_jumps}, {"detached", detached},
 	};

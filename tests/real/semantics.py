@@ -15,9 +15,7 @@ AS_USER = ("sem_malloc", "sem_mmap")
 
 # Groups of checks that farpage does not pass yet (`farpage run --eager --ram 24M -- build/tests/PROGRAM 72 GROUP`).
 NOT_YET = {
-    "sem_threads": ("stacks", "allocating"),
     "sem_syscalls": ("other_process",),
-    "sem_exec": ("clone_vm",),
 }
 
 
@@ -47,7 +45,7 @@ def semantics(name):
     """The test of one sem_ program: data of 3 to 4 times a small budget, managed from the first byte."""
     def run(context):
         budget, mib = (64, 256) if context.soak else (24, 40)
-        timeout_s = 600 if context.soak else 120
+        timeout_s = 600 if context.soak else 240
         swapped = 0
         for words in [[]] if name not in NOT_YET or context.soak else [[group] for group in groups_passed(name)]:
             got = context.budget_run(budget, [program(name), mib, *words], timeout_s=timeout_s, extra=["--eager"])

@@ -12,6 +12,7 @@ mod descriptors;
 mod internal;
 mod io;
 mod memory;
+mod placed;
 mod plain;
 mod process;
 mod real;

@@ -80,6 +80,10 @@ extern "C" fn run_clone(birth: *mut c_void) -> c_int {
     status
 }
 
+fn given<T>(pointer: *mut T, named: bool) -> *mut T {
+    if named { pointer } else { core::ptr::null_mut() }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
     start: CloneStart,
@@ -97,11 +101,24 @@ pub unsafe extern "C" fn clone(
     } else {
         (start, argument)
     };
-    if !copies {
-        // A new task has no alternate signal stack: where its stack is managed, the top of it stays in RAM, so that faults deeper
-        // down can be delivered there.
-        crate::threads::keep((stack as u64).saturating_sub(CLONE_STACK_KEPT), CLONE_STACK_KEPT);
+    // A new task has no alternate signal stack: where its stack is managed, the top of it stays in RAM, so that faults deeper
+    // down can be delivered there.
+    let top = (stack as u64).saturating_sub(CLONE_STACK_KEPT);
+    let mut pins = Pins::new();
+    if !copies && flags & libc::CLONE_VFORK != 0 && mm().is_active() {
+        pins.add(mm(), top, CLONE_STACK_KEPT);
+    } else if !copies {
+        crate::threads::keep(top, CLONE_STACK_KEPT);
     }
+    // What the flags don't name was not passed. Garbage that looks like a managed pointer would get the call trapped, and
+    // its child would start on the new stack inside the handler.
+    let has = |mask: c_int| flags & mask != 0;
+    let parent_tid = given(parent_tid, has(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD));
+    let tls = given(tls, has(libc::CLONE_SETTLS));
+    let child_tid = given(
+        child_tid,
+        has(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
+    );
     let mut real = || {
         i64::from(call_real!(
             clone
@@ -124,6 +141,7 @@ pub unsafe extern "C" fn clone(
         ))
     };
     let done = if copies { fork::window(&mut real) } else { real() };
+    pins.release(mm());
     done as c_int
 }
 

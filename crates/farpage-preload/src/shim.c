@@ -24,6 +24,29 @@ HIDDEN int *farpage_thread_bound(void) { return &thread_bound; }
 HIDDEN void **farpage_thread_stack(void) { return &thread_stack; }
 HIDDEN void *farpage_thread_belief(void) { return thread_belief; }
 
+/* void *farpage_call_on(void *(*start)(void *), void *argument, void *top): calls start(argument) on the stack that ends at `top`.
+ * Unwinding (pthread_exit, cancellation) passes from that stack to the caller's. */
+__asm__(".text\n"
+        ".globl farpage_call_on\n"
+        ".hidden farpage_call_on\n"
+        ".type farpage_call_on, @function\n"
+        "farpage_call_on:\n"
+        ".cfi_startproc\n"
+        "push %rbp\n"
+        ".cfi_def_cfa_offset 16\n"
+        ".cfi_offset %rbp, -16\n"
+        "mov %rsp, %rbp\n"
+        ".cfi_def_cfa_register %rbp\n"
+        "mov %rdx, %rsp\n"
+        "mov %rdi, %rax\n"
+        "mov %rsi, %rdi\n"
+        "call *%rax\n"
+        "leave\n"
+        ".cfi_def_cfa %rsp, 8\n"
+        "ret\n"
+        ".cfi_endproc\n"
+        ".size farpage_call_on, . - farpage_call_on\n");
+
 static long raw6(long nr, long a, long b, long c, long d, long e, long f)
 {
     register long r10 __asm__("r10") = d;

@@ -1,5 +1,5 @@
 //! Threads: each gets an alternate signal stack, because a fault on a swapped page of its own stack (a coroutine on malloc'd
-//! memory) can't be delivered there; and stacks the program supplies itself stay in RAM.
+//! memory) can't be delivered there. Stacks the program supplies itself: [`crate::placed`].
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -9,6 +9,7 @@ use farpage::pool::is_managed;
 use farpage::sigmask::{self, Belief};
 use farpage::{sys, trap};
 
+use crate::placed::{self, Stack};
 use crate::real::call_real;
 
 const STACK_LEN: u64 = 64 << 10;
@@ -27,11 +28,13 @@ static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 static KEPT: [[AtomicUsize; 2]; RANGES_MAX] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
 
-type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+pub type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
 struct Birth {
     start: Start,
     argument: *mut c_void,
+    /// A managed stack of the program's.
+    stack: Option<Stack>,
     /// Threads inherit the mask, so also what is only believed of it.
     blocked: sys::SigMask,
 }
@@ -69,6 +72,7 @@ fn take_stack() -> u64 {
 }
 
 extern "C" fn give_back(stack: *mut c_void) {
+    placed::leave();
     // SAFETY: this thread leaves the stack before anyone else gets it.
     unsafe {
         *farpage_thread_stack() = core::ptr::null_mut();
@@ -132,12 +136,16 @@ extern "C" fn run_thread(birth: *mut c_void) -> *mut c_void {
     let Birth {
         start,
         argument,
+        stack,
         blocked,
     } = unsafe { (birth as *mut Birth).read() };
     // SAFETY: allocated with this library's malloc.
     unsafe { crate::alloc::free(birth) };
     sigmask::believe(blocked);
-    start(argument)
+    match stack {
+        Some(stack) => stack.run(start, argument),
+        None => start(argument),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -148,7 +156,7 @@ pub unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     type Attributes = *const libc::pthread_attr_t;
-    let real = |start: Start, argument: *mut c_void| -> c_int {
+    let real = |attributes: Attributes, start: Start, argument: *mut c_void| -> c_int {
         call_real!(
             pthread_create as fn(*mut libc::pthread_t, Attributes, Start, *mut c_void) -> c_int,
             thread,
@@ -158,39 +166,35 @@ pub unsafe extern "C" fn pthread_create(
         )
     };
     if mm().mode.load(Ordering::Relaxed) == mode::OFF {
-        return real(start, argument);
+        return real(attributes, start, argument);
     }
-    keep_own_stack(attributes);
     // SAFETY: room for one Birth.
     let birth = unsafe { crate::alloc::malloc(size_of::<Birth>()) } as *mut Birth;
     if birth.is_null() {
         return libc::EAGAIN;
     }
+    // SAFETY: the caller's attributes.
+    let own = unsafe { placed::without_stack(attributes) };
+    let stack = own.as_ref().map(|(_, stack)| *stack);
     // SAFETY: just allocated.
     unsafe {
         birth.write(Birth {
             start,
             argument,
+            stack,
             blocked: sigmask::blocked(),
         })
     };
-    let error = real(run_thread, birth as *mut c_void);
+    let attributes = own.as_ref().map_or(attributes, |(copy, _)| copy as Attributes);
+    let error = real(attributes, run_thread, birth as *mut c_void);
     if error != 0 {
+        if let Some(stack) = stack {
+            stack.give_up();
+        }
         // SAFETY: the thread does not exist.
         unsafe { crate::alloc::free(birth as *mut c_void) };
     }
     error
-}
-
-/// A stack in managed memory holds the thread's TLS too, where the kernel writes.
-fn keep_own_stack(attributes: *const libc::pthread_attr_t) {
-    let (mut stack, mut size) = (core::ptr::null_mut(), 0);
-    // SAFETY: the caller's attributes.
-    let known = !attributes.is_null()
-        && unsafe { libc::pthread_attr_getstack(attributes, &mut stack, &mut size) } == 0;
-    if known {
-        keep(stack as u64, size as u64);
-    }
 }
 
 /// Keeps a range in RAM for good; while the process is dormant it is noted for later.
@@ -215,6 +219,7 @@ pub fn keep(address: u64, len: u64) {
 
 /// Right after activation: what was noted meanwhile.
 pub fn keep_noted() {
+    placed::keep_all();
     for [start, length] in &KEPT {
         let (address, len) = (start.load(Ordering::Relaxed), length.load(Ordering::Acquire));
         if address != 0 {

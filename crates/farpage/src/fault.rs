@@ -258,8 +258,13 @@ pub fn pin(mm: &Mm, page: u64) -> bool {
 /// Makes `page` resident until it is unmapped, in forked children too.
 pub fn pin_for_good(mm: &Mm, page: u64) {
     if pin(mm, page) {
-        change_pins(mm, page, |_| u16::MAX);
+        set_pins(mm, page, u16::MAX);
     }
+}
+
+/// Pins of pages that are kept for good (the maximum) or let go again (0), wherever their content is.
+pub fn set_pins(mm: &Mm, page: u64, pins: u16) {
+    change_pins(mm, page, |_| pins);
 }
 
 /// Undoes one [`pin`]. A count at its maximum stays there: the page stays resident for good.

@@ -29,6 +29,7 @@ pub mod residency;
 pub mod sigmask;
 pub mod signals;
 pub mod snapshot;
+pub mod stacks;
 pub mod stub;
 pub mod supervisor;
 pub mod swapin;
