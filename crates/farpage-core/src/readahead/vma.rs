@@ -1,11 +1,11 @@
-//! How many pages to read around a fault, and which.
+//! Readahead in virtual order, one memory per region: the kernel's present default.
 //!
-//! This is the kernel's swap readahead as arithmetic. A window is twofold: its *size* grows with the number
-//! of readahead pages that were touched since the last miss and never shrinks faster than by half; its
-//! *place* follows the direction of the last event. Because every hit in the swap cache moves the remembered
-//! page on, the first miss after a window was used up looks adjacent, and a stream keeps reading ahead of
-//! itself. Per region all memory is one word, so that threads race for it without a lock: a lost update costs
-//! a worse window, never a wrong page.
+//! Written from a description of `mm/swap_state.c` (Linux 6.18). A window is twofold: its *size*
+//! ([`super::window`]) grows with the number of readahead pages that were touched since the last miss and
+//! never shrinks faster than by half; its *place* follows the direction of the last event. Because every hit
+//! in the swap cache moves the remembered page on, the first miss after a window was used up looks adjacent,
+//! and a stream keeps reading ahead of itself. Per region all memory is one word, so that threads race for it
+//! without a lock: a lost update costs a worse window, never a wrong page.
 //!
 //! ```text
 //! 63                                  12 11         6 5          0
@@ -17,35 +17,50 @@
 //! Invariant: window and hits saturate at 63; a fresh word reads as 4 hits, so a region's first window is the
 //! greatest.
 
+use super::{Direction, Fault, Order, Window, window};
+use crate::sync::Ordering;
 use crate::units::{HUGE_SIZE, PAGE_SHIFT, PAGE_SIZE};
 
 const FIELD_BITS: u32 = 6;
 const FIELD_MAX: u64 = (1 << FIELD_BITS) - 1;
 const FRESH_HITS: u32 = 4;
 const HUGE_PAGES: u64 = (HUGE_SIZE / PAGE_SIZE) as u64;
+/// The greatest window is 32 pages, whatever `page_cluster` says.
+const ORDER_MAX: u32 = 5;
 
-/// The next window in pages, from the page of the last event, the page missed now, the readahead pages
-/// touched since the last miss, the greatest window allowed and the last window. A power of two if
-/// `max_pages` and `prev_win` are; exceeds `max_pages` only while a `prev_win` of more than twice that
-/// decays.
+/// The window for a miss: at most `2^page_cluster` pages and 32. Updates the region's word.
 #[must_use]
-pub const fn window(prev_page: u64, page: u64, hits: u32, max_pages: u32, prev_win: u32) -> u32 {
-    let wanted = if hits > 0 {
-        let pages = hits.saturating_add(2);
-        let pages = if pages > 1 << 31 {
-            1 << 31
-        } else {
-            pages.next_power_of_two()
-        };
-        if pages < 4 { 4 } else { pages }
-    } else if page.abs_diff(prev_page) == 1 {
-        2
-    } else {
-        1
-    };
-    let allowed = if wanted < max_pages { wanted } else { max_pages };
-    let decayed = prev_win / 2;
-    if allowed > decayed { allowed } else { decayed }
+pub fn miss(fault: &Fault<'_>, page_cluster: u32) -> Window {
+    let most = (1 << page_cluster.min(ORDER_MAX)).min(fault.most());
+    if most <= 1 || !fault.is_inside() {
+        return Window::single(fault.page);
+    }
+    let word = RaWord(fault.word.load(Ordering::Relaxed));
+    let (next, win) = word.miss(fault.page, most);
+    fault.word.store(next.0, Ordering::Relaxed);
+    let (prev, ..) = word.unpack();
+    // A window that decays from before the limit was lowered may exceed it.
+    let (first, len) = vma_range(prev, fault.page, win.min(most), fault.lo, fault.hi);
+    Window {
+        first,
+        len,
+        stride: 1,
+        direction: match fault.page.wrapping_sub(prev) {
+            1 => Direction::Forward,
+            u64::MAX => Direction::Backward,
+            _ => Direction::Around,
+        },
+        order: Order::Virtual,
+        marker: None,
+    }
+}
+
+/// A hit: the region's word moves on, and counts it if `marked`.
+pub fn hit(fault: &Fault<'_>, marked: bool) {
+    let word = RaWord(fault.word.load(Ordering::Relaxed));
+    fault
+        .word
+        .store(word.hit(fault.page, marked).0, Ordering::Relaxed);
 }
 
 /// The pages to read for a miss at `page`, as (first page, number of pages), when the last event was at
@@ -127,42 +142,7 @@ impl RaWord {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn windows_by_hand() {
-        // (hits, expected) far from the last page, no last window, limit 32.
-        for (hits, win) in [
-            (0, 1),
-            (1, 4),
-            (2, 4),
-            (3, 8),
-            (6, 8),
-            (7, 16),
-            (14, 16),
-            (15, 32),
-            (63, 32),
-        ] {
-            assert_eq!(window(100, 500, hits, 32, 0), win, "hits {hits}");
-        }
-        assert_eq!(window(100, 101, 0, 8, 0), 2);
-        assert_eq!(window(100, 99, 0, 8, 0), 2);
-        assert_eq!(window(100, 100, 0, 8, 0), 1);
-        assert_eq!(window(100, 102, 0, 8, 0), 1);
-        assert_eq!(window(0, u64::MAX, 0, 8, 0), 1, "no wrap around zero");
-        assert_eq!(window(0, 9, u32::MAX, u32::MAX, 0), 1 << 31);
-    }
-
-    #[test]
-    fn window_decays_by_half() {
-        let mut win = 8;
-        let mut seen = std::vec::Vec::new();
-        for _ in 0..4 {
-            win = window(100, 500, 0, 8, win);
-            seen.push(win);
-        }
-        assert_eq!(seen, [4, 2, 1, 1]);
-        assert_eq!(window(100, 500, 0, 8, 32), 16, "decay wins over the limit");
-    }
+    use crate::sync::AtomicU64;
 
     #[test]
     fn ranges_by_hand() {
@@ -209,6 +189,74 @@ mod tests {
             (1006, 8, 0),
             "unmarked moves the page, not the hits"
         );
+    }
+
+    fn fault(page: u64, word: &AtomicU64) -> Fault<'_> {
+        Fault {
+            page,
+            thread: 1,
+            lo: 0,
+            hi: 4096,
+            word,
+            slot: None,
+            budget: 4096,
+            window_max: 4096,
+        }
+    }
+
+    fn miss_at(page: u64, word: &AtomicU64, page_cluster: u32) -> (u64, u32, Direction) {
+        let window = miss(&fault(page, word), page_cluster);
+        assert_eq!(
+            (window.stride, window.order, window.marker),
+            (1, Order::Virtual, None)
+        );
+        (window.first, window.len, window.direction)
+    }
+
+    #[test]
+    fn regions_by_hand() {
+        let word = AtomicU64::new(0);
+        // 4 hits give 8 pages, three before and four after.
+        assert_eq!(miss_at(1000, &word, 3), (997, 8, Direction::Around));
+        // Not used at all: 4, 2, 1 pages.
+        assert_eq!(miss_at(2000, &word, 3), (1999, 4, Direction::Around));
+        assert_eq!(miss_at(3000, &word, 3), (3000, 2, Direction::Around));
+        assert_eq!(miss_at(100, &word, 3), (100, 1, Direction::Around));
+        // A descending stream: 2 for the neighbour, then a hit gives 4 below the page.
+        assert_eq!(miss_at(99, &word, 3), (98, 2, Direction::Backward));
+        hit(&fault(98, &word), true);
+        assert_eq!(miss_at(97, &word, 3), (94, 4, Direction::Backward));
+        for page in [96, 95, 94] {
+            hit(&fault(page, &word), true);
+        }
+        assert_eq!(miss_at(93, &word, 3), (86, 8, Direction::Backward));
+        // A fresh region goes no further than its limit asks, nor beyond 32 pages.
+        assert_eq!(miss_at(1000, &AtomicU64::new(0), 2), (999, 4, Direction::Around));
+        let word = AtomicU64::new(RaWord::pack(999, 32, 40).0);
+        assert_eq!(
+            miss_at(1000, &word, 31),
+            (1000, 24, Direction::Forward),
+            "huge page ends at 1024"
+        );
+        let word = AtomicU64::new(RaWord::pack(511, 32, 40).0);
+        assert_eq!(miss_at(512, &word, 31), (512, 32, Direction::Forward));
+    }
+
+    #[test]
+    fn a_window_of_one_leaves_no_trace() {
+        let word = AtomicU64::new(0);
+        assert_eq!(miss(&fault(1000, &word), 0), Window::single(1000));
+        assert_eq!(
+            miss(&fault(5000, &word), 3),
+            Window::single(5000),
+            "outside the region"
+        );
+        let mut poor = fault(1000, &word);
+        poor.budget = 0;
+        assert_eq!(miss(&poor, 3), Window::single(1000));
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        poor.budget = 5;
+        assert_eq!(miss(&poor, 3).len, 5);
     }
 
     #[test]

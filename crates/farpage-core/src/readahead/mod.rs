@@ -1,0 +1,337 @@
+//! Which pages come with the one that is missed.
+//!
+//! A policy is asked at each fault and answers with a [`Window`]: data that the engine carries out. It may
+//! skip any page of a window but the faulting one, and reads a page only after it has looked at the page's
+//! own word. So nothing in here can cause a wrong page, only a useless one: the memory of the policies is
+//! made of plain atomics that threads and processes race for, and a lost update costs a worse window.
+//!
+//! | policy | window | memory |
+//! |---|---|---|
+//! | `none` | the page itself | none |
+//! | [`cluster`] | the aligned block of *slots* around it: Linux on rotating disks | one per machine |
+//! | [`vma`] | its *virtual* neighbours, up to 32 pages: Linux on the rest | a word per region |
+//! | [`adaptive`] | the next pages of a *stream*, forward, backward or strided, up to 1024 | a table per process |
+//!
+//! Two events feed them. A **miss** is a fault on a page that has to be fetched. A **hit** is a fault on a
+//! page that was fetched before it was touched (or is being fetched), or was evicted a moment ago and is
+//! still in the swap cache. Pages that are mapped ahead of the touch cause neither; so that a stream is
+//! noticed before it runs dry, a window may name a **marker**, a page to fetch but leave unmapped: touching
+//! it is a hit that starts the next window ahead.
+
+pub mod adaptive;
+pub mod cluster;
+mod size;
+pub mod vma;
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::sync::AtomicU64;
+
+pub use adaptive::Streams;
+pub use cluster::Cluster;
+pub use size::window;
+pub use vma::{RaWord, vma_range};
+
+/// No window of any policy has more pages than this (4 MiB).
+pub const WINDOW_MAX: u32 = 1024;
+/// log2 of the kernel's greatest windows, unless set otherwise (`vm.page-cluster`).
+pub const PAGE_CLUSTER_DEFAULT: u32 = 3;
+
+/// What decides on readahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Policy {
+    /// No readahead.
+    None,
+    /// Neighbours on the device.
+    Cluster,
+    /// Neighbours in memory, the kernel's way.
+    Vma,
+    /// Streams.
+    #[default]
+    Adaptive,
+}
+
+/// A text that names no policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownPolicy;
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such readahead policy; choose none, cluster, vma or adaptive")
+    }
+}
+
+impl core::error::Error for UnknownPolicy {}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let named = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        named.ok_or(UnknownPolicy)
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Where the content of a page lies on its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The slot.
+    pub slot: u64,
+    /// The first slot that can hold a page: 1 where the device begins with a header of one slot.
+    pub first: u64,
+    /// The slots of the device end before this one.
+    pub end: u64,
+}
+
+/// A fault, as far as readahead cares.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault<'a> {
+    /// The page touched.
+    pub page: u64,
+    /// Tells threads apart; any stable value of the thread will do.
+    pub thread: u32,
+    /// First page of the region (mapping) that holds `page`.
+    pub lo: u64,
+    /// The region ends before this page.
+    pub hi: u64,
+    /// The region's own memory, zero for a new region; [`vma`] uses it.
+    pub word: &'a AtomicU64,
+    /// Where the page lies, if it is on a device; [`cluster`] uses it.
+    pub slot: Option<Slot>,
+    /// Pages that may be brought in now, the faulting one included.
+    pub budget: u32,
+    /// Greatest window in pages; above [`WINDOW_MAX`] means that.
+    pub window_max: u32,
+}
+
+impl Fault<'_> {
+    /// The most pages a window may have: at least 1.
+    #[must_use]
+    pub fn most(&self) -> u32 {
+        self.window_max.min(WINDOW_MAX).min(self.budget).max(1)
+    }
+
+    /// Whether the page lies in its region.
+    #[must_use]
+    pub const fn is_inside(&self) -> bool {
+        self.lo <= self.page && self.page < self.hi
+    }
+}
+
+/// What the policies remember from fault to fault, apart from the region's word.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory<'a> {
+    /// Of the cluster policy: one for all.
+    pub cluster: &'a Cluster,
+    /// Of the adaptive policy: one per process.
+    pub streams: &'a Streams,
+    /// log2 of the greatest window of the cluster and vma policies; see [`PAGE_CLUSTER_DEFAULT`].
+    pub page_cluster: u32,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Self; 4] = [Self::None, Self::Cluster, Self::Vma, Self::Adaptive];
+
+    /// The name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Cluster => "cluster",
+            Self::Vma => "vma",
+            Self::Adaptive => "adaptive",
+        }
+    }
+
+    /// The policy to use when some device rotates: there virtual neighbours cost a seek each, so `vma`
+    /// becomes `cluster`, as in the kernel. Others stay.
+    #[must_use]
+    pub const fn on_device(self, rotates: bool) -> Self {
+        match self {
+            Self::Vma if rotates => Self::Cluster,
+            other => other,
+        }
+    }
+
+    /// The window to fetch for a miss. It holds the faulting page (or its slot), at most [`Fault::most`]
+    /// pages, and no page outside the region unless the faulting one is.
+    #[must_use]
+    pub fn miss(self, fault: &Fault<'_>, memory: &Memory<'_>) -> Window {
+        match self {
+            Self::None => Window::single(fault.page),
+            Self::Cluster => memory.cluster.miss(fault, memory.page_cluster),
+            Self::Vma => vma::miss(fault, memory.page_cluster),
+            Self::Adaptive => memory.streams.miss(fault),
+        }
+    }
+
+    /// Notes a hit; `marked` says that readahead had brought the page and this is its first touch. Returns a
+    /// window to fetch ahead, which does not hold the faulting page, if it is time for one.
+    #[must_use]
+    pub fn hit(self, fault: &Fault<'_>, memory: &Memory<'_>, marked: bool) -> Option<Window> {
+        match self {
+            Self::None => None,
+            Self::Cluster => {
+                memory.cluster.hit(marked);
+                None
+            }
+            Self::Vma => {
+                vma::hit(fault, marked);
+                None
+            }
+            Self::Adaptive => memory.streams.hit(fault),
+        }
+    }
+
+    /// Notes that of a window answered to `fault` only the first `len` pages (in the order of
+    /// [`Window::at`]) were fetched, so that the stream is expected where it will really miss.
+    pub fn shortened(self, fault: &Fault<'_>, memory: &Memory<'_>, window: &Window, len: u32) {
+        if self == Self::Adaptive {
+            memory.streams.shortened(fault, window, len);
+        }
+    }
+}
+
+/// Which way a window is expected to be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the lowest page up.
+    Forward,
+    /// From the highest page down.
+    Backward,
+    /// Nobody knows.
+    Around,
+}
+
+/// What the numbers in a window are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Pages of the region.
+    Virtual,
+    /// Slots of the device.
+    Device,
+}
+
+/// Pages (or slots) to fetch: `first + i * stride` for `i` in `0..len`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// The lowest.
+    pub first: u64,
+    /// How many, at least 1.
+    pub len: u32,
+    /// The distance from one to the next, at least 1.
+    pub stride: u32,
+    /// The order of use.
+    pub direction: Direction,
+    /// Pages or slots.
+    pub order: Order,
+    /// The page to leave unmapped, if any: see the module. One of the window.
+    pub marker: Option<u64>,
+}
+
+impl Window {
+    /// The page alone.
+    #[must_use]
+    pub const fn single(page: u64) -> Self {
+        Self {
+            first: page,
+            len: 1,
+            stride: 1,
+            direction: Direction::Around,
+            order: Order::Virtual,
+            marker: None,
+        }
+    }
+
+    /// The place of step `step` in the order of use.
+    #[must_use]
+    pub const fn at(&self, step: u32) -> u64 {
+        let step = match self.direction {
+            Direction::Backward => self.len.saturating_sub(1).saturating_sub(step),
+            Direction::Forward | Direction::Around => step,
+        };
+        self.first.saturating_add(step as u64 * self.stride as u64)
+    }
+
+    /// All places, ascending: the order to read in.
+    pub fn places(self) -> impl DoubleEndedIterator<Item = u64> {
+        let stride = u64::from(self.stride);
+        (0..self.len).map(move |i| self.first.saturating_add(u64::from(i) * stride))
+    }
+
+    /// Those of [`Self::places`] that `is_wanted`: not free, not unreferenced, not there already.
+    pub fn wanted(self, is_wanted: impl FnMut(&u64) -> bool) -> impl Iterator<Item = u64> {
+        self.places().filter(is_wanted)
+    }
+
+    /// Whether `place` is one of the window.
+    #[must_use]
+    pub fn holds(&self, place: u64) -> bool {
+        place >= self.first
+            && (place - self.first).is_multiple_of(u64::from(self.stride.max(1)))
+            && (place - self.first) / u64::from(self.stride.max(1)) < u64::from(self.len)
+    }
+
+    /// The page to leave unmapped when only those that `is_fetched` could be had: the marker if it could,
+    /// else the next one in the order of use, else the last one before it.
+    pub fn marker_among(&self, mut is_fetched: impl FnMut(u64) -> bool) -> Option<u64> {
+        let marker = self.marker?;
+        let step = (0..self.len).find(|&step| self.at(step) == marker)?;
+        let onward = (step..self.len).chain((0..step).rev());
+        onward.map(|step| self.at(step)).find(|&page| is_fetched(page))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+    use std::vec::Vec;
+
+    #[test]
+    fn policies_read_back() {
+        for policy in Policy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        assert_eq!("Adaptive".parse::<Policy>(), Err(UnknownPolicy));
+        assert_eq!("".parse::<Policy>(), Err(UnknownPolicy));
+        assert_eq!(Policy::default(), Policy::Adaptive);
+        assert_eq!(Policy::Vma.on_device(true), Policy::Cluster);
+        assert_eq!(Policy::Vma.on_device(false), Policy::Vma);
+        assert_eq!(Policy::Adaptive.on_device(true), Policy::Adaptive);
+    }
+
+    #[test]
+    fn places_of_a_window() {
+        let mut window = Window {
+            first: 10,
+            len: 4,
+            stride: 3,
+            direction: Direction::Forward,
+            order: Order::Virtual,
+            marker: Some(16),
+        };
+        assert_eq!(window.places().collect::<Vec<_>>(), [10, 13, 16, 19]);
+        assert_eq!(window.wanted(|page| page % 2 == 0).collect::<Vec<_>>(), [10, 16]);
+        assert!([10, 13, 16, 19].iter().all(|&page| window.holds(page)));
+        assert!(![9, 11, 22].iter().any(|&page| window.holds(page)));
+        assert_eq!((window.at(0), window.at(3)), (10, 19));
+        assert_eq!(window.marker_among(|_| true), Some(16));
+        assert_eq!(window.marker_among(|page| page > 16), Some(19));
+        assert_eq!(window.marker_among(|page| page < 16), Some(13));
+        assert_eq!(window.marker_among(|_| false), None);
+        window.direction = Direction::Backward;
+        assert_eq!((window.at(0), window.at(3)), (19, 10));
+        assert_eq!(window.marker_among(|page| page < 16), Some(13));
+        window.marker = None;
+        assert_eq!(window.marker_among(|_| true), None);
+    }
+}
