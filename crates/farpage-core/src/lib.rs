@@ -26,7 +26,7 @@
 //! | [`zpool`] | where compressed objects sit: size classes, zpages, handles |
 //! | [`range_map`] | sorted disjoint page ranges in a fixed array |
 //! | [`stats`] | counter names, histogram geometry |
-//! | [`readahead`] | which pages come with a missed one: the kernel's two ways, streams |
+//! | [`readahead`] | which pages come with a missed one: the kernel's two ways, streams, hit counting |
 //! | [`sync`] | the one door to atomics |
 #![no_std]
 #![forbid(unsafe_code)]

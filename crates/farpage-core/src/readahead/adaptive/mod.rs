@@ -31,6 +31,7 @@ mod table;
 mod tests;
 
 pub use table::Streams;
+pub(super) use table::mix;
 
 use super::{Direction, Fault, Order, WINDOW_MAX, Window};
 use stream::{CONFIDENCE_MAX, PAGE_MAX, REACH, RUNNING, Stream};

@@ -1,6 +1,5 @@
 //! The adaptive policy by hand, under racing threads and with anything in its words.
 
-use super::table::mix;
 use super::*;
 use crate::sync::{AtomicU64, Ordering};
 use proptest::prelude::*;
