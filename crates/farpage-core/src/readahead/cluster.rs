@@ -177,6 +177,7 @@ mod tests {
             (800, 4),
             "with a hit: 700 stays the last slot"
         );
+        assert_eq!(cluster.prev_slot.load(Ordering::Relaxed), 700);
         let _ = miss(&cluster, 900, 3);
         let _ = miss(&cluster, 300, 3);
         cluster.hit(true);

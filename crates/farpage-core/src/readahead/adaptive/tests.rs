@@ -107,6 +107,17 @@ fn other_threads_and_other_pages_do_not_disturb() {
 }
 
 #[test]
+fn threads_that_take_turns_are_no_stream() {
+    // About one in eight of them shares its set with thread 1.
+    for other in 2..100 {
+        let streams = Streams::new();
+        for (page, thread) in [(2000, 1), (2001, other), (2002, 1), (2003, other)] {
+            assert_eq!(streams.miss(&fault(page, thread)).len, 1, "thread {other}");
+        }
+    }
+}
+
+#[test]
 fn pages_gone_before_their_touch_halve_the_window() {
     let streams = Streams::new();
     for page in [2000, 2001, 2002, 2004, 2008, 2016, 2032] {
