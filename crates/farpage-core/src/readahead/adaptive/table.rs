@@ -24,7 +24,7 @@ const CANDIDATES_MIN: usize = 4;
 /// How much longer than until it is stale a stream is silent before it gives way for that.
 const LONG: u32 = 4;
 
-/// The streams of a process, about 3 KiB. All bytes zero is the empty table, so it may lie in fresh shared
+/// The streams of a process, 3.5 KiB. All bytes zero is the empty table, so it may lie in fresh shared
 /// memory; any other bytes are safe too.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -111,10 +111,10 @@ impl Streams {
 
     /// Every stream in the two sets, with its place.
     pub(super) fn near(&self, home: Home) -> impl Iterator<Item = (Place, Stream)> {
-        let sets = [home.own, home.neighbour];
-        let places = sets
-            .into_iter()
-            .flat_map(|set| (0..WAYS).map(move |way| Place { set, way }));
+        let places = (0..2 * WAYS).map(move |i| Place {
+            set: if i < WAYS { home.own } else { home.neighbour },
+            way: i % WAYS,
+        });
         places
             .map(|place| (place, self.load(place)))
             .filter(|(_, stream)| stream.exists())
