@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farpage::supervisor::AreaSpec;
+use farpage_core::readahead::Policy;
 use farpage_core::units::parse_size;
 
 const EXAMPLES: &str = "\
@@ -168,16 +169,25 @@ impl Huge {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Readahead {
+    /// Nothing
     None,
+    /// Neighbours in the swap file, 8 pages, as Linux does on rotating disks
     Cluster,
+    /// Neighbours in memory, up to 8 pages, as Linux does otherwise
     Vma,
+    /// Streams of each thread: forward, backward, strided, up to 4 MiB
     Adaptive,
 }
 
 impl Readahead {
     #[must_use]
-    pub fn is_built(self) -> bool {
-        matches!(self, Self::None | Self::Adaptive)
+    pub fn policy(self) -> Policy {
+        match self {
+            Self::None => Policy::None,
+            Self::Cluster => Policy::Cluster,
+            Self::Vma => Policy::Vma,
+            Self::Adaptive => Policy::Adaptive,
+        }
     }
 }
 
@@ -374,9 +384,11 @@ mod tests {
     #[test]
     fn only_what_is_built_is_accepted() {
         let args = run_args(&["--huge", "always", "--readahead", "vma", "--", "true"]).expect("parses");
-        assert!(!args.huge.is_built() && !args.readahead.is_built());
+        assert!(!args.huge.is_built());
+        assert_eq!(args.readahead.policy(), Policy::Vma);
         let args = run_args(&["--", "true"]).expect("parses");
-        assert!(args.huge.is_built() && args.readahead.is_built());
+        assert!(args.huge.is_built());
+        assert_eq!(args.readahead.policy(), Policy::default());
     }
 
     #[test]

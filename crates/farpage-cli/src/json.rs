@@ -43,6 +43,11 @@ pub fn stats(snapshot: &Snapshot, run: Option<RunFacts<'_>>) -> Value {
             .iter()
             .map(|c| (c.name().to_owned(), json!(snapshot.counter(*c)))),
     );
+    object.insert(
+        "swap_ra_hit_standard_error".to_owned(),
+        json!(snapshot.readahead.standard_error),
+    );
+    object.insert("readahead_windows".to_owned(), json!(snapshot.windows));
     object.insert("compression_ratio".to_owned(), json!(compression_ratio(snapshot)));
     let of = |source: Source| latency(Latency::of(&snapshot.latency[source as usize]));
     let mut latencies: Map<String, Value> = Source::ALL

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use farpage::snapshot::Snapshot;
 use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
 
-use crate::args::{DeliveryArg, Readahead, RunArgs, parse_swap_list};
+use crate::args::{DeliveryArg, RunArgs, parse_swap_list};
 use crate::elf::{self, Credentials, Refusal};
 use crate::json::{self, RunFacts};
 use crate::stat::Columns;
@@ -48,7 +48,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         follow: !args.no_follow,
         eager: args.eager,
         allow_io_uring: args.allow_io_uring,
-        readahead: args.readahead != Readahead::None,
+        readahead: args.readahead.policy(),
         command: args.command.clone(),
         preload: preload::LIBRARY,
         on_tick: args.stats.then(ticker),
@@ -116,9 +116,6 @@ fn run_plainly(command: &[OsString]) -> Failure {
 fn check_built(args: &RunArgs) -> Result<(), Failure> {
     if !args.huge.is_built() {
         return Err(not_built("huge", args.huge, "never"));
-    }
-    if !args.readahead.is_built() {
-        return Err(not_built("readahead", args.readahead, "adaptive"));
     }
     Ok(())
 }
@@ -291,11 +288,6 @@ mod tests {
         assert_eq!(
             (huge.code, huge.text.as_str()),
             (125, "--huge madvise: not built yet; use --huge never")
-        );
-        assert!(
-            refusal(&["--readahead", "vma"])
-                .text
-                .contains("--readahead vma: not built yet")
         );
         assert!(check_built(&args(&[])).is_ok());
     }

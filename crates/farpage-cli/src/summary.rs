@@ -193,6 +193,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use farpage_core::readahead::hits::Estimate;
 
     /// A run with some of everything.
     pub fn sample() -> Snapshot {
@@ -223,6 +224,12 @@ pub mod tests {
             zpool_bytes: 60 << 20,
             unmanaged_bytes: 20 << 20,
             counters: [0; Counter::COUNT],
+            readahead: Estimate {
+                pages: 0,
+                hits: 0.0,
+                standard_error: 0.0,
+            },
+            windows: Vec::new(),
             latency: [const { Vec::new() }; 4],
             areas: Vec::new(),
             processes: Vec::new(),

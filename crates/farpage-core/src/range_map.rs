@@ -99,6 +99,13 @@ impl<'a> RangeMap<'a> {
             .is_some_and(|r| r.start <= page)
     }
 
+    /// The range that holds the page.
+    #[must_use]
+    pub fn range_of(&self, page: u64) -> Option<Range> {
+        let range = self.ranges().get(self.first_after(page))?;
+        (range.start <= page).then_some(*range)
+    }
+
     /// Whether any page of `[start, end)` is in the set.
     #[must_use]
     pub fn overlaps(&self, start: u64, end: u64) -> bool {

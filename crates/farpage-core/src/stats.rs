@@ -190,9 +190,8 @@ mod tests {
             );
             assert!(seen.insert(name), "{name} twice");
         }
-        assert_eq!(Counter::COUNT, 34);
         assert_eq!(Counter::PgfaultZero.name(), "pgfault_zero");
-        assert_eq!(Counter::LimitOverrun as usize, 33);
+        assert_eq!(Counter::LimitOverrun as usize, Counter::COUNT - 1);
         for (index, source) in Source::ALL.into_iter().enumerate() {
             assert_eq!(source as usize, index);
         }

@@ -83,7 +83,10 @@ fn for_each_chunk(mm: &Mm, mut f: impl FnMut(u64, u32)) {
 
 /// Sets the window's bit if it can be protected; else returns how many resident pages stay writable in it.
 fn offer(mm: &Mm, window: u64) -> i64 {
-    mm.chunk(window).fetch_or(bit_of(window), Ordering::SeqCst);
+    if mm.chunk(window).fetch_or(bit_of(window), Ordering::SeqCst) & bit_of(window) != 0 {
+        // Protected since an earlier fork: a thread that is taking a pin now will see the bit, so it must stay.
+        return 0;
+    }
     fence(Ordering::SeqCst);
     let (mut resident, mut pinned) = (0, false);
     for page in window..window + WINDOW {

@@ -14,6 +14,8 @@ use farpage_core::stats::{Counter, Source};
 use crate::cow;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address};
 use crate::pool::{MANAGED_PAGES, flag};
+use crate::prefetch::{self, Request};
+use crate::readahead;
 use crate::reclaim;
 use crate::swapin;
 use crate::sys::{self, Errno};
@@ -95,6 +97,11 @@ fn zero_fill(mm: &Mm, page: u64, seen: PageState) -> Filled {
         }
     }
     let installed = install_zeros(mm, page, run);
+    if installed > 0 {
+        // Counted before they are unlocked: a page may be evicted from then on, and a count below zero would borrow from
+        // the flags beside it (a chunk once lost its mark that way, and a forked child its pages).
+        mm.count_resident(page, installed as i64);
+    }
     for i in 0..run {
         let locked = mm.load(page + i);
         let new = if i < installed {
@@ -107,7 +114,6 @@ fn zero_fill(mm: &Mm, page: u64, seen: PageState) -> Filled {
     if installed == 0 {
         return Some(Err(Outcome::NotManaged));
     }
-    mm.count_resident(page, installed as i64);
     let header = mm.header();
     if seen.kind() == Kind::Zero {
         header.count(Counter::SwpinZero, 1);
@@ -167,10 +173,21 @@ fn from_frame(mm: &Mm, page: u64, seen: PageState) -> Filled {
         return Some(Err(outcome));
     }
     mm.count_resident(page, 1);
-    mm.unlock(page, mm.load(page), PageState::resident().with_young(true));
+    mm.unlock(
+        page,
+        mm.load(page),
+        PageState::resident().with_young(!seen.readahead()),
+    );
     let header = mm.header();
     header.count(Counter::PgfaultCached, 1);
-    header.count(Counter::WorkingsetRefaultAnon, 1);
+    if seen.readahead() {
+        header.hits.touched(mm.frames.is_sample(seen.frame()));
+    } else {
+        header.count(Counter::WorkingsetRefaultAnon, 1);
+    }
+    if let Some(window) = readahead::hit(mm, page, seen.readahead()) {
+        prefetch::ask(mm, Request::new(window));
+    }
     Some(Ok(Source::Cached))
 }
 

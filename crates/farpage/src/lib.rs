@@ -24,6 +24,7 @@ pub mod mm;
 pub mod pool;
 pub mod prefetch;
 pub mod queue;
+pub mod readahead;
 pub mod reclaim;
 pub mod residency;
 pub mod sigmask;

@@ -22,6 +22,7 @@ use crate::gate::{Gate, Spin};
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry};
 use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
+use crate::readahead::Readahead;
 use crate::reclaim::Frames;
 use crate::sys::{self, Errno};
 use crate::uffd::Uffd;
@@ -30,8 +31,8 @@ pub const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages per chunk: one page-table page, one huge page.
 pub const CHUNK_PAGES: u64 = 512;
 const CONTEXTS: usize = 32;
-/// Most pages brought in by one turn.
-pub const WINDOW_MAX: usize = 64;
+/// Pages that one turn of swap-in looks at: what it brings in lies among them.
+pub const SPAN: usize = 64;
 const RANGES_MAX: usize = 65_536;
 
 pub mod mode {
@@ -71,6 +72,7 @@ pub struct Mm {
     pub maps: Spin<Option<RangeMap<'static>>>,
     /// 1 once something else than managed memory was mapped over managed addresses.
     pub foreign: AtomicU32,
+    pub readahead: Readahead,
     pub prefetcher: Prefetcher,
     /// 1 while a reclaimer thread of this process runs.
     pub reclaimer: AtomicU32,
@@ -105,6 +107,7 @@ static MM: Mm = Mm {
     top_page: AtomicU64::new(0),
     maps: Spin::new(None),
     foreign: AtomicU32::new(0),
+    readahead: Readahead::new(),
     prefetcher: Prefetcher::new(),
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
@@ -252,7 +255,8 @@ impl Mm {
         unsafe { &*((states + (page % MANAGED_PAGES) * 8) as *const AtomicU64) }
     }
 
-    /// Per chunk: number of resident pages in the low bits, [`TOUCHED`] once any of its words was set.
+    /// Per chunk: number of resident pages in the low bits, [`TOUCHED`] once any of its words was set, protection bits of
+    /// `cow` between. A page is counted before its word says resident.
     #[inline]
     #[must_use]
     pub fn chunk(&self, page: u64) -> &'static AtomicU32 {
@@ -374,7 +378,7 @@ pub fn page_of(addr: u64) -> u64 {
 #[repr(C, align(4096))]
 pub struct Context {
     /// Where pages are decompressed or read to before they are installed.
-    pub bounce: [[u8; PAGE_SIZE]; WINDOW_MAX],
+    pub bounce: [[u8; PAGE_SIZE]; SPAN],
     /// Where pages are compressed to.
     pub out: [u8; 2 * PAGE_SIZE],
     pub table: CompressTable,

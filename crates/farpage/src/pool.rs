@@ -13,6 +13,7 @@
 
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use farpage_core::readahead::hits::{Hits, WindowCounts};
 use farpage_core::stats::{Counter, Histogram, Source};
 use farpage_core::swap_area::BlockMap;
 use farpage_core::swap_table::SwapTable;
@@ -137,6 +138,10 @@ pub struct Header {
     /// Bumped to ask every process to reclaim; a futex.
     pub reclaim_seq: AtomicU32,
     pub start_ns: AtomicU64,
+    /// Index of the readahead policy in `Policy::ALL`.
+    pub readahead: AtomicU32,
+    pub hits: Hits,
+    pub windows: WindowCounts,
     pub area: [Area; MAX_AREAS],
     pub counters: [AtomicU64; Counter::COUNT],
     pub latency: [[AtomicU64; Histogram::BUCKETS]; 4],
@@ -149,7 +154,6 @@ pub mod flag {
     pub const EAGER: u32 = 2;
     pub const NO_FOLLOW: u32 = 4;
     pub const ALLOW_IO_URING: u32 = 8;
-    pub const READAHEAD: u32 = 16;
 }
 
 /// States of a process entry.

@@ -1,14 +1,15 @@
 //! The prefetch thread: reads what a stream will touch while the program works on what it has.
 //!
 //! A fault that finds a stream leaves a request here and goes on; the thread, started with the first request, brings the
-//! pages in a window at a time. A page under way is locked, so a touch of it waits for that window only. Requests are
+//! pages in a span at a time. A page under way is locked, so a touch of it waits for that span only. Requests are
 //! hints: when the ring is full the oldest is forgotten, and nothing depends on one being served.
 
-use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use farpage_core::readahead::{Direction, Window};
+
 use crate::gate::Spin;
-use crate::mm::{Mm, WINDOW_MAX, mm};
+use crate::mm::{Mm, SPAN, mm};
 use crate::swapin;
 use crate::sys;
 use crate::thread;
@@ -17,12 +18,12 @@ const REQUESTS: usize = 8;
 /// How long the thread sleeps when nobody asks, in microseconds.
 const NAP_US: u64 = 10_000_000;
 
-/// Pages wanted soon; `backward`: the last of them first.
+/// What is left to fetch of a window.
 #[derive(Clone, Copy, Default)]
 pub struct Request {
-    lo: u64,
-    hi: u64,
-    backward: bool,
+    window: Option<Window>,
+    /// Steps of the window, in order of use, that have been taken off.
+    taken: u32,
 }
 
 struct Ring {
@@ -41,24 +42,58 @@ pub struct Prefetcher {
 
 impl Request {
     #[must_use]
-    pub fn new(pages: Range<u64>, backward: bool) -> Request {
+    pub const fn new(window: Window) -> Request {
         Request {
-            lo: pages.start,
-            hi: pages.end,
-            backward,
+            window: Some(window),
+            taken: 0,
         }
     }
 
-    /// Takes the next window off the request.
-    fn next(&mut self) -> Range<u64> {
-        let len = (self.hi - self.lo).min(WINDOW_MAX as u64);
-        if self.backward {
-            self.hi -= len;
-            self.hi..self.hi + len
-        } else {
-            self.lo += len;
-            self.lo - len..self.lo
+    fn is_done(&self) -> bool {
+        self.window.is_none_or(|window| self.taken >= window.len)
+    }
+
+    /// Takes the next pages off, at most `most` of them within a span: the span's first page, and a bit per page wanted.
+    pub fn next_span(&mut self, most: u32) -> Option<(u64, u64)> {
+        const SPAN_PAGES: u64 = SPAN as u64;
+        if self.is_done() {
+            return None;
         }
+        let window = self.window?;
+        let first = window.at(self.taken);
+        let start = match window.direction {
+            Direction::Backward => first.saturating_sub(SPAN_PAGES - 1),
+            Direction::Forward | Direction::Around => first,
+        };
+        let mut wanted = 0u64;
+        while self.taken < window.len && wanted.count_ones() < most {
+            let page = window.at(self.taken);
+            if page < start || page - start >= SPAN_PAGES {
+                break;
+            }
+            wanted |= 1 << (page - start);
+            self.taken += 1;
+        }
+        Some((start, wanted))
+    }
+
+    /// The place of the window's marker among the `fetched` ones of the span that was taken off last, or of the one that
+    /// stands for it because it was not to be had; given out once.
+    pub fn take_marker(&mut self, start: u64, fetched: u64) -> Option<u32> {
+        let window = self.window.as_mut()?;
+        let marker = window.marker?;
+        let is_past = |page: u64| match window.direction {
+            Direction::Backward => page <= marker,
+            Direction::Forward | Direction::Around => page >= marker,
+        };
+        let mut places =
+            (0..SPAN as u32).filter(|place| fetched >> place & 1 == 1 && is_past(start + u64::from(*place)));
+        let place = match window.direction {
+            Direction::Backward => places.next_back(),
+            Direction::Forward | Direction::Around => places.next(),
+        }?;
+        window.marker = None;
+        Some(place)
     }
 }
 
@@ -72,9 +107,8 @@ impl Prefetcher {
     #[must_use]
     pub const fn new() -> Prefetcher {
         let none = Request {
-            lo: 0,
-            hi: 0,
-            backward: false,
+            window: None,
+            taken: 0,
         };
         Prefetcher {
             running: AtomicU32::new(0),
@@ -106,25 +140,18 @@ impl Prefetcher {
         ring.len += 1;
     }
 
-    /// The next window of the oldest request.
-    fn pop(&self) -> Option<Range<u64>> {
+    fn pop(&self) -> Option<Request> {
         let mut ring = self.ring.lock();
-        while ring.len > 0 {
-            let head = ring.head;
-            let request = &mut ring.requests[head];
-            if request.lo < request.hi {
-                return Some(request.next());
-            }
-            ring.head = (head + 1) % REQUESTS;
-            ring.len -= 1;
-        }
-        None
+        ring.len = ring.len.checked_sub(1)?;
+        let request = ring.requests[ring.head];
+        ring.head = (ring.head + 1) % REQUESTS;
+        Some(request)
     }
 }
 
 /// Leaves a request, if it asks for anything. The gate is held shared.
 pub fn ask(mm: &Mm, request: Request) {
-    if request.lo >= request.hi {
+    if request.is_done() {
         return;
     }
     let own = &mm.prefetcher;
@@ -144,19 +171,28 @@ extern "C" fn prefetch_main() -> ! {
     let own = &mm.prefetcher;
     loop {
         let seq = own.seq.load(Ordering::SeqCst);
-        let busy = {
-            let _inside = mm.gate.shared();
-            let window = own.pop();
-            window
-                .clone()
-                .into_iter()
-                .for_each(|window| swapin::bring(mm, window));
-            window.is_some()
-        };
-        if !busy {
-            own.asleep.store(1, Ordering::SeqCst);
-            sys::futex_wait(&own.seq, seq, false, NAP_US);
-            own.asleep.store(0, Ordering::SeqCst);
+        if serve_next(mm) {
+            continue;
+        }
+        own.asleep.store(1, Ordering::SeqCst);
+        sys::futex_wait(&own.seq, seq, false, NAP_US);
+        own.asleep.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Serves the oldest request to its end, letting those in who want the memory alone between its spans.
+fn serve_next(mm: &Mm) -> bool {
+    let mut request = {
+        let _inside = mm.gate.shared();
+        match mm.prefetcher.pop() {
+            Some(request) => request,
+            None => return false,
+        }
+    };
+    loop {
+        let _inside = mm.gate.shared();
+        if !swapin::serve(mm, &mut request) {
+            return true;
         }
     }
 }

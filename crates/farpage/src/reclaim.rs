@@ -12,7 +12,7 @@
 //!
 //! Everything here runs with the gate held shared and signals blocked.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
@@ -33,8 +33,10 @@ const ZEROS_LEN: u64 = 64 * PAGE;
 /// One block of frames and the window of pages it was filled from.
 struct Block {
     base_page: AtomicU64,
-    /// Frames that hold an evicted page's memory.
+    /// Frames that hold a page's memory.
     filled: AtomicU64,
+    /// Of those, pages that were read ahead and held back as a sample.
+    sampled: AtomicU64,
 }
 
 struct Lists {
@@ -49,7 +51,6 @@ struct Lists {
 pub struct Frames {
     staging: AtomicU64,
     zeros: AtomicU64,
-    cached: AtomicU32,
     blocks: [Block; BLOCKS],
     lists: Spin<Lists>,
 }
@@ -65,11 +66,11 @@ impl Frames {
         Frames {
             staging: AtomicU64::new(0),
             zeros: AtomicU64::new(0),
-            cached: AtomicU32::new(0),
             blocks: [const {
                 Block {
                     base_page: AtomicU64::new(0),
                     filled: AtomicU64::new(0),
+                    sampled: AtomicU64::new(0),
                 }
             }; BLOCKS],
             lists: Spin::new(Lists {
@@ -110,6 +111,12 @@ impl Frames {
         self.staging.load(Ordering::Relaxed) + frame * PAGE
     }
 
+    /// Whether the frame holds a page of the readahead sample.
+    pub fn is_sample(&self, frame: u64) -> bool {
+        let block = &self.blocks[(frame / BLOCK) as usize % BLOCKS];
+        block.sampled.load(Ordering::Relaxed) >> (frame % BLOCK) & 1 == 1
+    }
+
     fn take_free(&self) -> Option<u64> {
         let mut lists = self.lists.lock();
         lists.free_len = lists.free_len.checked_sub(1)?;
@@ -128,7 +135,6 @@ impl Frames {
         let at = (lists.fifo_head + lists.fifo_len) % BLOCKS;
         lists.fifo[at] = block as u16;
         lists.fifo_len += 1;
-        self.cached.store(lists.fifo_len as u32, Ordering::Relaxed);
     }
 
     fn pop_oldest(&self) -> Option<u64> {
@@ -136,7 +142,6 @@ impl Frames {
         lists.fifo_len = lists.fifo_len.checked_sub(1)?;
         let block = lists.fifo[lists.fifo_head];
         lists.fifo_head = (lists.fifo_head + 1) % BLOCKS;
-        self.cached.store(lists.fifo_len as u32, Ordering::Relaxed);
         Some(u64::from(block))
     }
 }
@@ -193,7 +198,7 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
     let mut progress = 0;
     while freed < pages as u64 {
         let moved = evict_window(mm);
-        let cached = mm.frames.cached.load(Ordering::Relaxed);
+        let cached = mm.entry().frames.load(Ordering::Relaxed) / BLOCK as i64;
         let mut stored = 0;
         if cached > cache_target(mm) || moved == 0 {
             stored = store_oldest(mm);
@@ -209,12 +214,12 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
 
 /// How many blocks the swap cache may keep: a sixteenth of what the process has resident, 2 to 128 blocks. None while the
 /// tree is over its limit: of pages shared by fork eviction makes copies, so only storing them frees anything.
-fn cache_target(mm: &Mm) -> u32 {
+fn cache_target(mm: &Mm) -> i64 {
     if mm.header().excess(0) > BLOCK as i64 {
         return 0;
     }
-    let resident = mm.entry().resident.load(Ordering::Relaxed).max(0) as u64;
-    (resident / 16 / BLOCK).clamp(2, 128) as u32
+    let resident = mm.entry().resident.load(Ordering::Relaxed).max(0);
+    (resident / 16 / BLOCK as i64).clamp(2, 128)
 }
 
 /// Moves the evictable pages of one window out; 0 if there was none or no block is free.
@@ -423,6 +428,9 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
         mm.frames.blocks[block as usize]
             .filled
             .store(moved, Ordering::Relaxed);
+        mm.frames.blocks[block as usize]
+            .sampled
+            .store(0, Ordering::Relaxed);
         mm.chunk(base).fetch_sub(count as u32, Ordering::Relaxed);
         mm.entry().resident.fetch_sub(count, Ordering::Relaxed);
         mm.entry().frames.fetch_add(count, Ordering::Relaxed);
@@ -442,6 +450,50 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
             mm.unlock(base + i, locked, locked);
         }
     }
+}
+
+/// Puts `count` locked pages from `page` on, whose content lies at `from`, into frames, marked as read ahead (those of
+/// `sampled` as the sample), and unlocks them; how many of the first of them. A block holds pages of one window.
+pub fn hold(mm: &Mm, page: u64, count: u64, from: u64, sampled: u64) -> u64 {
+    let mut done = 0;
+    while done < count {
+        let first = page + done;
+        let pages = (BLOCK - first % BLOCK).min(count - done);
+        let held = hold_in_window(mm, first, pages, from + done * PAGE, sampled >> done);
+        done += held;
+        if held < pages {
+            break;
+        }
+    }
+    done
+}
+
+fn hold_in_window(mm: &Mm, page: u64, pages: u64, from: u64, sampled: u64) -> u64 {
+    let Some(block) = mm.frames.take_free() else {
+        return 0;
+    };
+    let at = page % BLOCK;
+    let copied = mm
+        .uffd()
+        .copy(mm.frames.address(block * BLOCK + at), from, pages * PAGE);
+    let held = copied.bytes / PAGE;
+    if held == 0 {
+        mm.frames.give_free(block);
+        return 0;
+    }
+    let info = &mm.frames.blocks[block as usize];
+    info.base_page.store(page - at, Ordering::Relaxed);
+    info.filled.store(mask(held) << at, Ordering::Relaxed);
+    info.sampled
+        .store((sampled & mask(held)) << at, Ordering::Relaxed);
+    mm.entry().frames.fetch_add(held as i64, Ordering::Relaxed);
+    mm.entry().charge(mm.header(), held as i64);
+    for i in 0..held {
+        let waiting = PageState::cached(block * BLOCK + at + i).with_readahead(true);
+        mm.unlock(page + i, mm.load(page + i), waiting);
+    }
+    mm.frames.push(block);
+    held
 }
 
 /// Stores the oldest block and returns its memory; the number of frames given back.
@@ -688,6 +740,8 @@ pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
         if evict_from(mm, window * BLOCK, block) == 0 {
             mm.frames.give_free(block);
         }
-        while mm.frames.cached.load(Ordering::Relaxed) > cache_target(mm) && store_oldest(mm) > 0 {}
+        while mm.entry().frames.load(Ordering::Relaxed) / BLOCK as i64 > cache_target(mm)
+            && store_oldest(mm) > 0
+        {}
     }
 }

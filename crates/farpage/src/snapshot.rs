@@ -3,10 +3,11 @@
 use std::fs;
 use std::sync::atomic::Ordering;
 
+use farpage_core::readahead::hits::Estimate;
 use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 
-use crate::pool::{Pool, entry_state};
+use crate::pool::{Header, Pool, entry_state};
 use crate::sys;
 
 /// Use of one tier.
@@ -39,6 +40,10 @@ pub struct Snapshot {
     pub zpool_bytes: u64,
     pub unmanaged_bytes: u64,
     pub counters: [u64; Counter::COUNT],
+    /// Pages read ahead, how many of them were touched, and the error of that estimate.
+    pub readahead: Estimate,
+    /// Readahead windows chosen, by size: 1, 2, 4 ... 1024 pages.
+    pub windows: Vec<u64>,
     /// Bucket counts by source of the fault (`farpage_core::stats::Source`).
     pub latency: [Vec<u64>; 4],
     pub areas: Vec<AreaUse>,
@@ -68,7 +73,9 @@ impl Snapshot {
             frames_bytes: sum(|p| p.frames_bytes),
             zpool_bytes: bytes(header.zpool_pages()),
             unmanaged_bytes: bytes(header.unmanaged.load(Ordering::Relaxed)),
-            counters: core::array::from_fn(|i| header.counters[i].load(Ordering::Relaxed)),
+            counters: counters(header),
+            readahead: header.hits.counts().estimate(),
+            windows: header.windows.counts().to_vec(),
             latency: core::array::from_fn(|i| {
                 header.latency[i]
                     .iter()
@@ -81,6 +88,15 @@ impl Snapshot {
             supervisor_pid: header.supervisor.load(Ordering::Relaxed),
         }
     }
+}
+
+/// The counters; those of readahead come from its own books.
+fn counters(header: &Header) -> [u64; Counter::COUNT] {
+    let mut counters = core::array::from_fn(|i| header.counters[i].load(Ordering::Relaxed));
+    let readahead = header.hits.counts().estimate();
+    counters[Counter::SwapRa as usize] = readahead.pages;
+    counters[Counter::SwapRaHit as usize] = readahead.hits as u64;
+    counters
 }
 
 fn process_uses(pool: &Pool) -> Vec<ProcessUse> {

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use farpage_core::readahead::Policy;
 use farpage_core::units::{PAGE_SIZE, format_size};
 use farpage_core::zpool::ZPAGE_BYTES;
 
@@ -53,7 +54,7 @@ pub struct RunConfig {
     /// Manage memory from the first byte on instead of from half the budget.
     pub eager: bool,
     pub allow_io_uring: bool,
-    pub readahead: bool,
+    pub readahead: Policy,
     pub command: Vec<OsString>,
     /// The preload library's bytes.
     pub preload: &'static [u8],
@@ -135,11 +136,14 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         (config.eager, flag::EAGER),
         (!config.follow, flag::NO_FOLLOW),
         (config.allow_io_uring, flag::ALLOW_IO_URING),
-        (config.readahead, flag::READAHEAD),
     ] {
         flags |= if on { bit } else { 0 };
     }
     header.flags.store(flags, Ordering::Relaxed);
+    let policy = Policy::ALL.iter().position(|policy| *policy == config.readahead);
+    header
+        .readahead
+        .store(policy.unwrap_or_default() as u32, Ordering::Relaxed);
     for (slot, area) in header.area.iter().zip(open) {
         slot.blocks.store(area.blocks, Ordering::Relaxed);
         for (byte, value) in slot.name.iter().zip(area.name.bytes().take(119)) {

@@ -102,6 +102,7 @@ pub fn block_of(mm: &Mm, slot: u32) -> Option<(u8, u64)> {
 }
 
 /// Reads the pages of `slots`, which lie in consecutive blocks from `first` on, with one call to `bounce[to..]`, verified.
+/// A slot of 0 stands for a block that lies between and is not wanted.
 pub fn load_blocks(
     mm: &Mm,
     slots: &[u32],
@@ -120,14 +121,17 @@ pub fn load_blocks(
             errno,
         },
     )?;
-    for (i, &slot) in slots.iter().enumerate() {
+    for (i, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot != 0) {
         let block = block + i as u64;
         if map.owner(block) != slot || crc32c::crc32c(&context.bounce[to + i][..]) != map.crc(block) {
             return Err(LoadError::Corrupt { slot });
         }
     }
     let header = mm.header();
-    header.count(Counter::Pswpin, slots.len() as u64);
+    header.count(
+        Counter::Pswpin,
+        slots.iter().filter(|slot| **slot != 0).count() as u64,
+    );
     header.count(Counter::FileReadBytes, bytes);
     Ok(Source::File)
 }
