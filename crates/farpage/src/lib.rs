@@ -25,6 +25,7 @@ pub mod pool;
 pub mod prefetch;
 pub mod queue;
 pub mod reclaim;
+pub mod remote;
 pub mod residency;
 pub mod sigmask;
 pub mod signals;
