@@ -40,3 +40,4 @@ pub mod thread;
 pub mod tiers;
 pub mod trap;
 pub mod uffd;
+pub mod vfork;

@@ -23,6 +23,7 @@ use crate::signals::{self, Action};
 use crate::stub;
 use crate::sys::{self, Errno, OURS, SigMask};
 use crate::syscalls::{self, Chunk};
+use crate::vfork;
 
 /// Whether this image runs under a filter of ours already, from before an exec.
 pub fn is_inherited(mm: &Mm) -> bool {
@@ -200,7 +201,7 @@ fn managed_part(addr: u64, len: u64) -> Option<(u64, u64)> {
 
 /// Does system call `nr` for the program, whatever memory its pointers name; the kernel's result.
 pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
-    if let Some(result) = remote::perform(nr, args) {
+    if let Some(result) = remote::perform(nr, args).or_else(|| vfork::perform(nr, args)) {
         return result;
     }
     let index = nr as usize;
@@ -225,10 +226,7 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
 pub fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
     let mm = mm();
     let mut pins = Pins::new();
-    let mut read = |addr: u64| {
-        let mut value = 0u64;
-        read_user(addr, &mut value as *mut _ as u64, 8).then_some(value)
-    };
+    let mut read = read_word;
     syscalls::ranges(nr as usize, &args, &mut read, &mut |start, len| {
         pins.add(mm, start, len)
     });
@@ -238,6 +236,12 @@ pub fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
         pins.release(mm);
     }
     result
+}
+
+/// The word at an address of the program's; `None` for a bad pointer.
+pub fn read_word(addr: u64) -> Option<u64> {
+    let mut value = 0u64;
+    read_user(addr, &mut value as *mut _ as u64, 8).then_some(value)
 }
 
 /// The ranges pinned for one call. More than fit are noted in memory of their own.
