@@ -135,6 +135,20 @@ static void other_process(void)
 	CHECK_EQ("pread of the child", 10 * PAGE, pread(mem, b, LEN, (off_t)(uintptr_t)(a + 20 * PAGE)));
 	CHECK_FILL("its content", b, 10 * PAGE, 18);
 	close(mem);
+	/* A process that is stopped can't bring its pages in: what comes is right, if not all, and it comes in a bounded time. */
+	int status;
+	kill(pid, SIGSTOP);
+	CHECK_EQ("stopped", pid, waitpid(pid, &status, WUNTRACED));
+	*remote = (struct iovec){a, LEN};
+	memset(b, 0, LEN);
+	n = process_vm_readv(pid, local, 1, remote, 1, 0);
+	CHECK("read of a stopped process", n > 0 || (n < 0 && errno == EFAULT));
+	if (n > 0)
+		CHECK_FILL("its content", b, n < 10000 ? (size_t)n : 10000, 15);
+	kill(pid, SIGCONT);
+	*local = (struct iovec){b, 10000};
+	CHECK_EQ("read after it goes on", 10000, process_vm_readv(pid, local, 1, remote, 1, 0));
+	CHECK_FILL("its content", b, 10000, 15);
 	CHECK("go", write_all(fds[1], "g", 1));
 	CHILD_EXPECT("child", pid, 0);
 	CHECK_FILL("own memory untouched", a, LEN - 64, 14);

@@ -4,7 +4,8 @@
 //! The kernel can't bring a swapped page of another process in either. So the call is made as it is; where it ends at
 //! managed memory it goes on piece by piece, and before a piece is tried again its pages are brought in: those of this
 //! process by pinning them, those of another process of the tree by asking it ([`ProcEntry::wanted`]), which its reclaimer
-//! thread answers. Nothing is held meanwhile: a page that is evicted again before it was copied is asked for again. A process
+//! thread answers. (Under thread delivery the kernel does bring it in, but sleeps until the other process answers its fault: so
+//! it is asked first.) Nothing is held meanwhile: a page that is evicted again before it was copied is asked for again. A process
 //! that does not answer (it is stopped, or gone) ends the call with what was done so far, or the kernel's error.
 //!
 //! # Safety
@@ -16,7 +17,7 @@ use core::sync::atomic::Ordering;
 use crate::fault::{self, Outcome};
 use crate::mem;
 use crate::mm::{Mm, PAGE, mm, page_of};
-use crate::pool::{MANAGED_PAGES, ProcEntry, entry_state, is_managed};
+use crate::pool::{MANAGED_PAGES, ProcEntry, entry_state, flag, is_managed};
 use crate::reclaim;
 use crate::sys;
 use crate::trap::{self, Pins};
@@ -139,56 +140,92 @@ impl Side {
     }
 }
 
-/// The kernel's single call first: it checks the arguments and the permission, and mostly does it all.
+/// The kernel's single call first: it checks the arguments and the permission, and mostly does it all. Not under thread
+/// delivery, where it would sleep in a fault for as long as the other process is stopped: there each piece is asked for first.
 fn across(door: Door, (near, far): (Side, Side), args: [u64; 6]) -> i64 {
     let nr = match door {
         Door::Process { nr, .. } | Door::File { nr, .. } => nr,
     };
-    let result = trap::perform_whole(nr, args);
-    let failed = result < 0 && !matches!(result, EFAULT | EIO);
-    if failed || near.count > IOV_MAX || far.count > IOV_MAX || !mm().is_active() {
-        return result;
+    let mm = mm();
+    if near.count > IOV_MAX || far.count > IOV_MAX || !mm.is_active() {
+        return trap::perform_whole(nr, args);
     }
     let (Some(ours), Some(theirs)) = (near.total(), far.total()) else {
-        return result;
+        return trap::perform_whole(nr, args);
     };
     let total = ours.0.min(theirs.0);
-    if result >= total as i64 || !(ours.1 || theirs.1) {
+    let own = is_own(door.pid());
+    let ask_first = mm.header().has(flag::THREAD_DELIVERY)
+        && !own
+        && theirs.1
+        && (1..=i64::MAX as u64).contains(&total)
+        && entry_of(mm, door.pid()).is_some();
+    let mut walk = Transfer {
+        door,
+        near,
+        far,
+        own,
+        ask_first,
+    };
+    if ask_first {
+        return walk.go_on(EFAULT);
+    }
+    let result = trap::perform_whole(nr, args);
+    let failed = result < 0 && !matches!(result, EFAULT | EIO);
+    if failed || result >= total as i64 || !(ours.1 || theirs.1) {
         return result;
     }
-    match go_on(door, near, far, result.max(0) as u64) {
-        0 => result,
-        done => done as i64,
+    let before = result.max(0) as u64;
+    (walk.near.done, walk.far.done) = (before, before);
+    match walk.go_on(result) {
+        more if result < 0 => more,
+        more => result + more.max(0),
     }
 }
 
-/// Goes on behind the first `done` bytes; how many were done in the end.
-fn go_on(door: Door, mut near: Side, mut far: Side, mut done: u64) -> u64 {
-    let mm = mm();
-    let own = is_own(door.pid());
-    let mut tries = 0;
-    (near.done, far.done) = (done, done);
-    while let (Some((at, room)), Some((there, rest))) = (near.rest(), far.rest()) {
-        let len = room.min(rest).min(PIECE_PAGES * PAGE - there % PAGE);
-        let mut pins = Pins::new();
-        if own {
-            pins.add(mm, there, len);
+struct Transfer {
+    door: Door,
+    near: Side,
+    far: Side,
+    /// The other side is this process.
+    own: bool,
+    ask_first: bool,
+}
+
+impl Transfer {
+    /// Goes on piece by piece; the bytes done from here, else the last error (`nothing` where no call was made).
+    fn go_on(&mut self, nothing: i64) -> i64 {
+        let mm = mm();
+        let (mut done, mut error, mut tries) = (0, nothing, 0);
+        while let (Some((at, room)), Some((there, rest))) = (self.near.rest(), self.far.rest()) {
+            let len = room.min(rest).min(PIECE_PAGES * PAGE - there % PAGE);
+            let ask = || is_managed(there) && ask(mm, self.door.pid(), there, len);
+            // Of a process that is gone meanwhile the kernel says so.
+            if self.ask_first && is_managed(there) && !ask() && entry_of(mm, self.door.pid()).is_some() {
+                break;
+            }
+            let mut pins = Pins::new();
+            if self.own {
+                pins.add(mm, there, len);
+            }
+            let result = self.door.transfer(at, there, len);
+            pins.release(mm);
+            if result > 0 {
+                self.near.done += result as u64;
+                self.far.done += result as u64;
+                done += result;
+                tries = 0;
+                continue;
+            }
+            error = result;
+            tries += 1;
+            let final_word = !matches!(result, EFAULT | EIO);
+            if final_word || self.own || tries > TRIES || !(self.ask_first || ask()) {
+                break;
+            }
         }
-        let result = door.transfer(at, there, len);
-        pins.release(mm);
-        if result > 0 {
-            near.done += result as u64;
-            far.done += result as u64;
-            done += result as u64;
-            tries = 0;
-            continue;
-        }
-        tries += 1;
-        if own || tries > TRIES || !is_managed(there) || !ask(mm, door.pid(), there, len) {
-            break;
-        }
+        if done > 0 { done } else { error }
     }
-    done
 }
 
 /// Whether `pid` is this process or one of its threads.
@@ -198,14 +235,20 @@ fn is_own(pid: i32) -> bool {
     pid == me || unsafe { sys::raw(libc::SYS_tgkill, [me as u64, pid as u64, 0, 0, 0, 0]) } == 0
 }
 
+/// Whether an entry is that of process `pid`, which manages its memory.
+fn is_active(entry: &ProcEntry, pid: i32) -> bool {
+    entry.state.load(Ordering::Acquire) == entry_state::LIVE
+        && entry.active.load(Ordering::Relaxed) != 0
+        && entry.pid.load(Ordering::Relaxed) == pid
+}
+
+fn entry_of(mm: &Mm, pid: i32) -> Option<&'static ProcEntry> {
+    mm.pool().processes().iter().find(|entry| is_active(entry, pid))
+}
+
 /// Asks process `pid` of the tree to bring in the pages at `addr`, and waits. False: it can't be asked, or does not answer.
 fn ask(mm: &Mm, pid: i32, addr: u64, len: u64) -> bool {
-    let named = |entry: &&ProcEntry| {
-        entry.state.load(Ordering::Acquire) == entry_state::LIVE
-            && entry.active.load(Ordering::Relaxed) != 0
-            && entry.pid.load(Ordering::Relaxed) == pid
-    };
-    let Some(entry) = mm.pool().processes().iter().find(named) else {
+    let Some(entry) = entry_of(mm, pid) else {
         return false;
     };
     let pages = (addr % PAGE + len).div_ceil(PAGE).min(PIECE_PAGES);
@@ -230,7 +273,7 @@ fn ask(mm: &Mm, pid: i32, addr: u64, len: u64) -> bool {
         if posted && entry.wanted.load(Ordering::SeqCst) != request {
             return true;
         }
-        if sys::now_ns() > until || !named(&entry) {
+        if sys::now_ns() > until || !is_active(entry, pid) {
             // Whoever asked the process that does not answer: the place is free for the next to try.
             let stale = entry.wanted.load(Ordering::Relaxed);
             let _ = entry
