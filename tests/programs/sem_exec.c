@@ -197,6 +197,36 @@ static void vforks(void)
 	munmap(p, len);
 }
 
+/* Pages that a vfork child's exec had read stayed locked in the parent: they could not be dropped any more. */
+static void vfork_leaves_nothing(void)
+{
+	for (int way = 0; way < 2; way++) {
+		char *p = map_anon(4 * MIB);
+		fill(p, 4 * MIB, 3);
+		char **argv = (char **)(void *)p, **envp = (char **)(void *)(p + MIB);
+		argv[0] = strcpy(p + PAGE, "sh");
+		argv[1] = strcpy(p + 2 * PAGE, "-c");
+		argv[2] = strcpy(p + 3 * PAGE, "exit 9");
+		argv[3] = NULL;
+		envp[0] = strcpy(p + MIB + PAGE, "PATH=/usr/bin:/bin");
+		envp[1] = NULL;
+		char *path = strcpy(p + 2 * MIB, way ? "sh" : "/bin/sh");
+		chill();
+		pid_t pid = vfork();
+		if (pid == 0) {
+			if (way)
+				execvpe(path, argv, envp);
+			else
+				execve(path, argv, envp);
+			_exit(99);
+		}
+		CHILD_EXPECT("exec in a vfork child", pid, 9);
+		CHECK_OK("its strings are dropped", madvise(p, 4 * MIB, MADV_DONTNEED));
+		CHECK_ZERO("what was dropped", p, 4 * MIB);
+		munmap(p, 4 * MIB);
+	}
+}
+
 static int vm_child(void *arg)
 {
 	struct image *im = arg;
@@ -338,7 +368,8 @@ int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"exec_small", exec_small}, {"exec_large", exec_large}, {"exec_fails", exec_fails},
-		{"vforks", vforks},	    {"clone_vm", clone_vm},	{"spawned", spawned},
+		{"vforks", vforks},	    {"vfork_leaves_nothing", vfork_leaves_nothing},
+		{"clone_vm", clone_vm},	{"spawned", spawned},
 		{"shell", shell},	    {"environment", environment},
 		{"clean_environment", clean_environment},
 	};

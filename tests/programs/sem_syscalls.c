@@ -1,5 +1,5 @@
 /* System calls with every pointer in cold memory: files, directories, processes, times, limits. Sockets: sem_sockets;
- * waiting: sem_wait; buffers larger than the budget: sem_bigio.
+ * waiting: sem_wait; buffers larger than the budget: sem_bigio; memory by a process's number: sem_remote.
  * Usage: sem_syscalls [MIB] [GROUP]; MIB (default 16) is the size of the block that makes memory cold. */
 #include "check.h"
 
@@ -431,69 +431,12 @@ static void clocks(void)
 	CHECK_ERR("nanosleep of a bad time", EINVAL, nanosleep(ts, rem));
 }
 
-static void vm_child(void *arg)
-{
-	char *p = arg;
-	char go;
-	int *fds = (int *)(void *)(p + LEN - 64);
-	CHECK("wait for the parent", read_all(fds[0], &go, 1));
-	CHECK_FILL("what process_vm_writev left in the child", p, 10000, 15);
-	fill(p, 10000, 16);
-}
-
-/* Remote ends in cold memory of this process, then of a child. */
-static void other_process(void)
-{
-	char *a = cold_alloc(LEN), *b = cold_alloc(LEN);
-	struct iovec *local = cold_page(0), *remote = cold_page(0);
-	fill(a, LEN, 13);
-	memset(b, 0, LEN);
-	*local = (struct iovec){b, LEN};
-	*remote = (struct iovec){a, LEN};
-	chill();
-	ssize_t n = process_vm_readv(getpid(), local, 1, remote, 1, 0);
-	if (n < 0 && (errno == EPERM || errno == ENOSYS)) {
-		skip("other_process", "process_vm_readv: %s", strerror(errno));
-		return;
-	}
-	CHECK_EQ("process_vm_readv of itself", LEN, n);
-	CHECK_FILL("its content", b, LEN, 13);
-	fill(b, LEN, 14);
-	chill();
-	CHECK_EQ("process_vm_writev to itself", LEN, process_vm_writev(getpid(), local, 1, remote, 1, 0));
-	CHECK_FILL("its content", a, LEN, 14);
-	int fds[2];
-	CHECK_OK("pipe", pipe(fds));
-	memcpy(a + LEN - 64, fds, sizeof fds);
-	pid_t pid = child_start(vm_child, a);
-	local->iov_len = remote->iov_len = 10000;
-	fill(b, LEN, 15);
-	chill();
-	CHECK_EQ("process_vm_writev to a child", 10000, process_vm_writev(pid, local, 1, remote, 1, 0));
-	memset(b, 0, LEN);
-	chill();
-	CHECK_EQ("process_vm_readv of a child", 10000, process_vm_readv(pid, local, 1, remote, 1, 0));
-	CHECK_FILL("its content", b, 10000, 15);
-	CHECK("go", write_all(fds[1], "g", 1));
-	CHILD_EXPECT("child", pid, 0);
-	CHECK_FILL("own memory untouched", a, 10000, 14);
-	int mem = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-	if (mem >= 0) {
-		chill();
-		CHECK_EQ("pread of /proc/self/mem", 10000, pread(mem, b, 10000, (off_t)(uintptr_t)a));
-		CHECK_FILL("its content", b, 10000, 14);
-		close(mem);
-	}
-	close(fds[0]);
-	close(fds[1]);
-}
-
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"file_io", file_io},	{"vectors", vectors}, {"bad_buffers", bad_buffers}, {"paths", paths},
 		{"directories", directories},		      {"ioctls", ioctls},	    {"offsets", offsets},
-		{"direct", direct},	{"machine", machine}, {"clocks", clocks},	    {"other_process", other_process},
+		{"direct", direct},	{"machine", machine}, {"clocks", clocks},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

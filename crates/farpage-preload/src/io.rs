@@ -178,29 +178,29 @@ pub unsafe extern "C" fn process_vm_writev(
     )
 }
 
-/// On the process itself the remote side is our memory too, and has to be there.
 fn across(nr: i64, pid: c_int, local: (Iov, u64), remote: (Iov, u64), flags: u64) -> isize {
-    let mm = mm();
-    let mut pins = trap::Pins::new();
-    if mm.is_active() && pid == farpage::sys::getpid() && remote.1 <= 1024 && !remote.0.is_null() {
-        // SAFETY: the caller's array.
-        for part in unsafe { core::slice::from_raw_parts(remote.0, remote.1 as usize) } {
-            pins.add(mm, part.iov_base as u64, part.iov_len as u64);
-        }
-    }
-    let done = trap::perform(
-        nr,
-        [
-            pid as u64,
-            local.0 as u64,
-            local.1,
-            remote.0 as u64,
-            remote.1,
-            flags,
-        ],
-    );
-    pins.release(mm);
-    result(done) as isize
+    let (local, remote) = ((local.0 as u64, local.1), (remote.0 as u64, remote.1));
+    let args = [pid as u64, local.0, local.1, remote.0, remote.1, flags];
+    result(trap::perform(nr, args)) as isize
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn process_madvise(
+    pidfd: c_int,
+    ranges: Iov,
+    count: usize,
+    advice: c_int,
+    flags: u32,
+) -> isize {
+    let args = [
+        pidfd as u64,
+        ranges as u64,
+        count as u64,
+        advice as u64,
+        u64::from(flags),
+        0,
+    ];
+    result(trap::perform(libc::SYS_process_madvise, args)) as isize
 }
 
 #[unsafe(no_mangle)]

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use farpage::mm::{fd, mm, mode};
 use farpage::pool::{flag, is_managed};
 use farpage::trap::{self, Pins};
-use farpage::{fork, join, sys};
+use farpage::{fork, join, sys, vfork};
 
 use crate::plain::Plain;
 use crate::real::call_real;
@@ -342,19 +342,30 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
     // SAFETY: the caller's arguments.
     unsafe {
         let environment = Environment::following(envp);
-        let mut pins = Pins::new();
-        pin_string(&mut pins, file);
-        pin_strings(&mut pins, argv);
-        pin_strings(&mut pins, environment.strings);
+        let borrowed = vfork::is_borrowed(mm());
         mark_exec(true);
-        let done = call_real!(
-            execvpe as fn(*const c_char, Strings, Strings) -> c_int,
-            file,
-            argv,
-            environment.strings
-        );
+        let mut done = -1;
+        for _ in 0..vfork::TRIES {
+            let mut pins = Pins::new();
+            pin_string(&mut pins, file);
+            pin_strings(&mut pins, argv);
+            pin_strings(&mut pins, environment.strings);
+            if borrowed {
+                pins.release(mm());
+                pins = Pins::new();
+            }
+            done = call_real!(
+                execvpe as fn(*const c_char, Strings, Strings) -> c_int,
+                file,
+                argv,
+                environment.strings
+            );
+            pins.release(mm());
+            if !borrowed || *libc::__errno_location() != libc::EFAULT {
+                break;
+            }
+        }
         mark_exec(false);
-        pins.release(mm());
         done
     }
 }

@@ -48,6 +48,7 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
     }
     entry.parent.store(0, Ordering::Relaxed);
     entry.active.store(0, Ordering::Relaxed);
+    entry.wanted.store(0, Ordering::Relaxed);
     entry.execing.store(0, Ordering::Relaxed);
     entry.start_time.store(0, Ordering::Relaxed);
     entry.pid.store(0, Ordering::Relaxed);

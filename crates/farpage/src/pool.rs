@@ -187,6 +187,8 @@ pub struct ProcEntry {
     pub unmanaged: AtomicI64,
     pub committed: AtomicI64,
     pub born_ns: AtomicU64,
+    /// Pages that another process asks this one to bring in (see `remote`); 0: none.
+    pub wanted: AtomicU64,
 }
 
 /// A mapped pool.

@@ -2,6 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
+use farpage_core::page_state::Kind;
+
 use crate::fault;
 use crate::mem::managed_pages;
 use crate::mm::{Mm, PAGE, TOUCHED, mm};
@@ -20,6 +22,10 @@ pub fn keep(addr: u64, len: u64) {
         // The next to unmap the chunk must look at its words.
         mm.chunk(page).fetch_or(TOUCHED, Ordering::Relaxed);
         fault::set_pins(mm, page, u16::MAX);
+        if mm.load(page).kind() == Kind::Resident {
+            // It may be there and write-protected.
+            fault::pin_for_good(mm, page);
+        }
     }
     (top..hi).for_each(|page| fault::pin_for_good(mm, page));
 }

@@ -14,6 +14,7 @@ use crate::fault;
 use crate::mm::{Mm, mm, page_of};
 use crate::pool::is_managed;
 use crate::reclaim;
+use crate::remote;
 use crate::sys::{self, Errno};
 
 const STACK_LEN: u64 = 64 << 10;
@@ -77,7 +78,8 @@ pub fn nudge(mm: &Mm) {
 extern "C" fn reclaimer_main() -> ! {
     let mm = mm();
     loop {
-        let seq = mm.header().reclaim_seq.load(Ordering::Relaxed);
+        let seq = mm.header().reclaim_seq.load(Ordering::SeqCst);
+        remote::answer(mm);
         let excess = mm.header().excess(headroom(mm));
         let mut done = 0;
         if excess > 0

@@ -17,11 +17,13 @@ use crate::filter::{FilterConfig, build};
 use crate::mem;
 use crate::mm::{Mm, PAGE, fd, mm, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, flag, is_managed};
+use crate::remote;
 use crate::sigmask;
 use crate::signals::{self, Action};
 use crate::stub;
 use crate::sys::{self, Errno, OURS, SigMask};
 use crate::syscalls::{self, Chunk};
+use crate::vfork;
 
 /// Whether this image runs under a filter of ours already, from before an exec.
 pub fn is_inherited(mm: &Mm) -> bool {
@@ -199,6 +201,9 @@ fn managed_part(addr: u64, len: u64) -> Option<(u64, u64)> {
 
 /// Does system call `nr` for the program, whatever memory its pointers name; the kernel's result.
 pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
+    if let Some(result) = remote::perform(nr, args).or_else(|| vfork::perform(nr, args)) {
+        return result;
+    }
     let index = nr as usize;
     if syscalls::memory_call(index, &args) {
         return memory_call(nr, args);
@@ -217,13 +222,11 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
     perform_whole(nr, args)
 }
 
-fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
+/// [`perform`] without a look at what the call means: pins what it may touch.
+pub fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
     let mm = mm();
     let mut pins = Pins::new();
-    let mut read = |addr: u64| {
-        let mut value = 0u64;
-        read_user(addr, &mut value as *mut _ as u64, 8).then_some(value)
-    };
+    let mut read = read_word;
     syscalls::ranges(nr as usize, &args, &mut read, &mut |start, len| {
         pins.add(mm, start, len)
     });
@@ -233,6 +236,12 @@ fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
         pins.release(mm);
     }
     result
+}
+
+/// The word at an address of the program's; `None` for a bad pointer.
+pub fn read_word(addr: u64) -> Option<u64> {
+    let mut value = 0u64;
+    read_user(addr, &mut value as *mut _ as u64, 8).then_some(value)
 }
 
 /// The ranges pinned for one call. More than fit are noted in memory of their own.
@@ -558,7 +567,8 @@ fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
     Some(done as i64)
 }
 
-fn iov_element(array: u64, i: u64) -> Option<[u64; 2]> {
+/// Base and length of an element of an iovec array of the program's.
+pub fn iov_element(array: u64, i: u64) -> Option<[u64; 2]> {
     let mut pair = [0u64; 2];
     read_user(array + i * 16, pair.as_mut_ptr() as u64, 16).then_some(pair)
 }

@@ -233,6 +233,10 @@ pub fn memory_call(nr: usize, args: &[u64; 6]) -> bool {
     if nr == libc::SYS_process_madvise as usize {
         return true;
     }
+    // Their offset is an address only in /proc/PID/mem: see `remote`, which is asked first.
+    if nr == libc::SYS_pread64 as usize || nr == libc::SYS_pwrite64 as usize {
+        return false;
+    }
     // Of prctl's commands only PR_SET_VMA (names a mapping, which splits it) has an address there.
     if nr == libc::SYS_prctl as usize && args[0] as u32 != libc::PR_SET_VMA as u32 {
         return false;

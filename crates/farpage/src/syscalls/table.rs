@@ -141,8 +141,9 @@ table! {
     // Takes all from the stack; every register is the interrupted program's.
     15 rt_sigreturn [].frame();
     16 ioctl [c(1 << 2, nested::ioctl)].hidden_when(1, nested::IOCTLS_NESTED);
-    17 pread64 [b(1, 2)].chunk(rd(Some(3)));
-    18 pwrite64 [b(1, 2)].chunk(wr(Some(3)));
+    // An offset that looks managed may be an address in /proc/PID/mem.
+    17 pread64 [b(1, 2)].chunk(rd(Some(3))).memory(1 << 3);
+    18 pwrite64 [b(1, 2)].chunk(wr(Some(3))).memory(1 << 3);
     19 readv [iov(1, 2)].chunk(rdv(None)).hidden(1);
     20 writev [iov(1, 2)].chunk(wrv(None)).hidden(1);
     21 access [s(0)];
@@ -444,7 +445,7 @@ table! {
     307 sendmmsg [Arg::Mmsghdr { arg: 1, count: 2 }].hidden(1);
     308 setns [];
     309 getcpu [f(0, 4), f(1, 4)];
-    // Of the remote side only the array of addresses is ours. (A call on oneself would need more.)
+    // Of the remote side only the array of addresses is ours.
     310 process_vm_readv [iov(1, 2), a(3, 4, 16)].hidden(1);
     311 process_vm_writev [iov(1, 2), a(3, 4, 16)].hidden(1);
     312 kcmp [];

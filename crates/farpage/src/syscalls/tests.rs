@@ -289,6 +289,8 @@ fn memory_calls() {
         libc::SYS_process_madvise as usize,
         &[3, STACK, 1, 4, 0, 0]
     ));
+    assert!(!memory_call(libc::SYS_pread64 as usize, &[3, 0, 1, M, 0, 0]));
+    assert_eq!(pointer_mask(libc::SYS_pread64 as usize), 1 << 1 | 1 << 3);
     assert!(!memory_call(libc::SYS_read as usize, &[3, M, 1, 4, 0, 0]));
     assert!(keeps(libc::SYS_rseq as usize, &[M, 32, 0, 0, 0, 0]));
     assert!(!keeps(libc::SYS_clone as usize, &[17, 0, 0, 0, M, 0]));
