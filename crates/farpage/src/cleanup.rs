@@ -1,8 +1,9 @@
 //! Returns to the pool what a process held that is gone: ended, killed at any instruction, or replaced by exec.
 //!
-//! Its page states name its references: each swapped page's slot is put. Slots it was filling or freeing are *busy* and name
-//! it as owner: what is behind them is found by the slot number that every block and object carries. Between the store of a new page
-//! state and the put of the old slot a kill can leave one reference too many (never one too few): that slot stays used until the tree ends.
+//! First the clusters whose lock it held are mended: count and list are made anew from their slots. Then its page states name
+//! its references: each swapped page's slot is put. Slots it was filling or freeing are *busy* and name it as owner: a compressed
+//! object that may be behind one is found by the slot number that it carries. Between the store of a new page state
+//! and the put of the old slot a kill can leave one reference too many (never one too few): that slot stays used until the tree ends.
 //!
 //! # Safety
 //! Page states of a process that is gone (or is this one, before it manages anything) have no other user.
@@ -10,7 +11,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::page_state::{Kind, PageState};
+use farpage_core::slots::Slots;
+use farpage_core::swap_table::SlotKind;
+use farpage_core::units::PAGE_SIZE;
 
 use crate::cow;
 use crate::pool::{Pool, STATES_LEN, entry_state};
@@ -25,6 +30,7 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
         return;
     }
     if entry.active.load(Ordering::Relaxed) != 0 {
+        mend_clusters(pool, pool_fd, index as u16);
         put_slots(pool, pool_fd, index);
         free_busy(pool, pool_fd, index as u16);
     }
@@ -91,36 +97,51 @@ fn next_data(fd: i32, at: u64, end: u64) -> Option<(u64, u64)> {
 }
 
 fn put(pool: &Pool, slot: u32, owner: u16) {
-    let table = pool.swap_table();
     // A busy slot was being filled by the dead process: free_busy deals with it. Any other surprise costs a slot, not the tree.
-    if let Ok(Some(backing)) = table.put(slot, owner) {
-        tiers::free_backing(pool, backing, owner);
-        table.release(slot);
-        pool.header().slots_used.fetch_sub(1, Ordering::Relaxed);
+    if let Ok(Some(backing)) = pool.swap_table().put(slot, owner) {
+        tiers::free_backing(pool, slot, backing, owner);
+        release(pool, slot, owner);
     }
 }
 
-/// Frees the slots that `owner` left busy, and whatever carries their number.
-///
-/// Only written parts of the tables are looked at: reading a hole of shared memory would fill it.
+fn release(pool: &Pool, slot: u32, owner: u16) {
+    let view = pool.slots();
+    // Fails for a slot that is not the dead process's: then it is somebody's, who knows it.
+    let _ = view.release(&[slot], owner);
+    tiers::count_locks(pool, &view);
+}
+
+/// Unlocks the clusters that `owner` left locked. It comes first: the rest needs their locks.
+fn mend_clusters(pool: &Pool, pool_fd: i32, owner: u16) {
+    each_cluster(pool, pool_fd, |slots, cluster| {
+        slots.mend(cluster, owner);
+    });
+}
+
+/// Frees the slots that `owner` left busy and whatever carries their number, and sweeps what was left released.
 fn free_busy(pool: &Pool, pool_fd: i32, owner: u16) {
     let table = pool.swap_table();
     let zpool = pool.zpool();
-    let layout = pool.layout();
-    each_written(pool_fd, layout.slots, layout.slot_count, |slot| {
-        let slot = slot as u32;
-        if table.load(slot).owner() != Some(owner) {
+    each_cluster(pool, pool_fd, |slots, cluster| {
+        // Only clusters with used slots have words: reading a hole of shared memory would fill it.
+        if slots.cluster_word(cluster).count() == 0 {
             return;
         }
-        free_blocks_of(pool, pool_fd, slot);
-        zpool.handles_of(slot).for_each(|handle| {
-            if let Ok(Some(zpage)) = zpool.free(handle, owner) {
-                pool.punch_zpage(zpage);
-                zpool.release_zpage(zpage);
+        let first = cluster * CLUSTER_SLOTS as u32;
+        let mut swept = false;
+        for slot in first..first + CLUSTER_SLOTS as u32 {
+            let word = table.load(slot);
+            swept |= word.kind() == SlotKind::Released;
+            if word.owner() == Some(owner) {
+                zpool
+                    .handles_of(slot)
+                    .for_each(|handle| tiers::free_object(pool, handle, owner));
+                release(pool, slot, owner);
             }
-        });
-        table.release(slot);
-        pool.header().slots_used.fetch_sub(1, Ordering::Relaxed);
+        }
+        if swept {
+            slots.sweep_or_tell(cluster, owner);
+        }
     });
     for zpage in zpool.emptying_of(owner) {
         pool.punch_zpage(zpage);
@@ -128,29 +149,22 @@ fn free_busy(pool: &Pool, pool_fd: i32, owner: u16) {
     }
 }
 
-fn free_blocks_of(pool: &Pool, pool_fd: i32, slot: u32) {
-    for area in 0..pool.header().areas.load(Ordering::Relaxed) as usize {
-        let map = pool.block_map(area);
-        each_written(
-            pool_fd,
-            pool.layout().blocks[area],
-            map.words.len() as u64,
-            |block| {
-                if map.owner(block) == slot {
-                    map.free(block);
-                    pool.header().area[area].used.fetch_sub(1, Ordering::Relaxed);
-                }
-            },
-        );
-    }
+/// Calls `f` with every cluster that has been used, and maybe others.
+fn each_cluster(pool: &Pool, pool_fd: i32, mut f: impl FnMut(&Slots<'_, &Pool>, u32)) {
+    let layout = pool.layout();
+    let slots = pool.slots();
+    each_written(pool_fd, layout.clusters, layout.cluster_count, |cluster| {
+        f(&slots, cluster as u32);
+    });
 }
 
 /// Calls `f` with the index of every word that lies in a written page of the array of `count` words at `start`.
 fn each_written(pool_fd: i32, start: u64, count: u64, mut f: impl FnMut(u64)) {
     let end = start + count * 8;
     let mut at = start;
-    while let Some((from, to)) = next_data(pool_fd, at, end) {
-        ((from - start) / 8..(to - start) / 8).for_each(&mut f);
+    while let Some((from, to)) = next_data(pool_fd, at, end.next_multiple_of(PAGE_SIZE as u64)) {
+        let to_word = to.min(end);
+        ((from - start) / 8..(to_word - start) / 8).for_each(&mut f);
         at = to;
     }
 }

@@ -29,6 +29,7 @@ pub mod reclaim;
 pub mod residency;
 pub mod sigmask;
 pub mod signals;
+pub mod slot_batch;
 pub mod snapshot;
 pub mod stacks;
 pub mod stub;
