@@ -1,10 +1,10 @@
 //! The word of a cluster: its lock, how many of its slots are used, and which list it is on.
 //!
 //! ```text
-//! 63          40 39    34 33      32   29 28  26 25      16 15         0
-//! +-------------+--------+-------+-------+------+----------+------------+
-//! | 0           | gen    |pending| order | list | count    | lock owner |
-//! +-------------+--------+-------+-------+------+----------+------------+
+//! 63     41 40     39    34 33      32   29 28  26 25      16 15         0
+//! +--------+------+--------+-------+-------+------+----------+------------+
+//! | 0      |queued| gen    |pending| order | list | count    | lock owner |
+//! +--------+------+--------+-------+-------+------+----------+------------+
 //! ```
 //!
 //! A cluster is 512 slots side by side: one page of swap table, 2 MiB of a device. The lock owner is the
@@ -33,6 +33,7 @@ const ORDER: u64 = 0xf;
 const PENDING: u64 = 1 << 33;
 const GENERATION_SHIFT: u32 = 34;
 const GENERATION: u64 = 0x3f;
+const QUEUED: u64 = 1 << 40;
 
 /// Where a cluster belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +147,18 @@ impl ClusterWord {
         self.with(GENERATION_SHIFT, GENERATION, self.generation() as u64 + 1)
     }
 
+    /// Whether the cluster waits to be written back.
+    #[must_use]
+    pub const fn queued(self) -> bool {
+        self.0 & QUEUED != 0
+    }
+
+    /// The same with the queued mark as given.
+    #[must_use]
+    pub const fn with_queued(self, on: bool) -> Self {
+        Self(if on { self.0 | QUEUED } else { self.0 & !QUEUED })
+    }
+
     /// Whether an allocation of `order` may be tried: single slots fit anywhere, larger ones keep to clusters
     /// of their own order.
     #[must_use]
@@ -205,10 +218,14 @@ mod tests {
             .with_order(9)
             .locked(1023)
             .with_pending(true)
+            .with_queued(true)
             .next_generation();
         let fields = (word.count(), word.list(), word.order(), word.holder());
         assert_eq!(fields, (512, List::Full, 9, Some(1023)));
-        assert_eq!((word.pending(), word.generation()), (true, 1));
+        assert_eq!(
+            (word.pending(), word.queued(), word.generation()),
+            (true, true, 1)
+        );
         let word = word.unlocked().with_pending(false).with_count(3);
         let fields = (word.count(), word.list(), word.order(), word.holder());
         assert_eq!(fields, (3, List::Full, 9, None));

@@ -26,6 +26,7 @@
 //! | [`cluster`] | the word per 512 slots: lock, count, list |
 //! | [`slots`] | which slots an allocation gets, and what a free does to its cluster |
 //! | [`devices`] | which slots and blocks belong to which device |
+//! | [`fifo`] | which cluster was filled longest ago |
 //! | [`bit_tree`] | sets of clusters that a death can't break |
 //! | [`zpool`] | where compressed objects sit: size classes, zpages, handles |
 //! | [`range_map`] | sorted disjoint page ranges in a fixed array |
@@ -42,6 +43,7 @@ extern crate std;
 pub mod bit_tree;
 pub mod cluster;
 pub mod devices;
+pub mod fifo;
 pub mod page_state;
 pub mod range_map;
 pub mod readahead;

@@ -1,8 +1,8 @@
 //! Returns to the pool what a process held that is gone: ended, killed at any instruction, or replaced by exec.
 //!
-//! First the clusters whose lock it held are mended: count and list are made anew from their slots. Then its page states name
-//! its references: each swapped page's slot is put. Slots it was filling or freeing are *busy* and name it as owner: a compressed
-//! object that may be behind one is found by the slot number that it carries. Between the store of a new page state
+//! Its page states name its references: each swapped page's slot is put. Slots it was filling or freeing are *busy* and name
+//! it as owner, clusters it was working on are locked with its name: compressed objects that such a slot, or a write-back cut short, has left
+//! over are found by the slot number that they carry. Last, those clusters are mended: count and lists are made anew from the slots. Between the store of a new page state
 //! and the put of the old slot a kill can leave one reference too many (never one too few): that slot stays used until the tree ends.
 //!
 //! # Safety
@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::slots::Slots;
-use farpage_core::swap_table::SlotKind;
+use farpage_core::swap_table::{SlotKind, SlotWord};
 use farpage_core::units::PAGE_SIZE;
 
 use crate::cow;
@@ -30,9 +30,12 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
         return;
     }
     if entry.active.load(Ordering::Relaxed) != 0 {
-        mend_clusters(pool, pool_fd, index as u16);
         put_slots(pool, pool_fd, index);
-        free_busy(pool, pool_fd, index as u16);
+        if holds_any(pool, pool_fd, index as u16) {
+            free_objects(pool, index as u16);
+            free_slots(pool, pool_fd, index as u16);
+        }
+        release_zpages(pool, index as u16);
     }
     let header = pool.header();
     // What its children share with it stays in RAM, and is theirs alone from now on.
@@ -111,42 +114,70 @@ fn release(pool: &Pool, slot: u32, owner: u16) {
     tiers::count_locks(pool, &view);
 }
 
-/// Unlocks the clusters that `owner` left locked. It comes first: the rest needs their locks.
-fn mend_clusters(pool: &Pool, pool_fd: i32, owner: u16) {
+/// Whether any cluster is locked by `owner`, or any slot of it busy, or released and not told.
+fn holds_any(pool: &Pool, pool_fd: i32, owner: u16) -> bool {
+    let mut found = false;
     each_cluster(pool, pool_fd, |slots, cluster| {
-        slots.mend(cluster, owner);
+        found |= slots.cluster_word(cluster).holder() == Some(owner);
+        each_slot(pool, slots, cluster, |_, word| {
+            found |= word.owner() == Some(owner) || word.kind() == SlotKind::Released;
+        });
     });
+    found
 }
 
-/// Frees the slots that `owner` left busy and whatever carries their number, and sweeps what was left released.
-fn free_busy(pool: &Pool, pool_fd: i32, owner: u16) {
-    let table = pool.swap_table();
-    let zpool = pool.zpool();
-    each_cluster(pool, pool_fd, |slots, cluster| {
-        // Only clusters with used slots have words: reading a hole of shared memory would fill it.
-        if slots.cluster_word(cluster).count() == 0 {
-            return;
+/// Frees the compressed objects that only `owner` knew of: of slots it left busy, and of slots whose content it had just written
+/// to their blocks (their cluster is still locked by it, so they have not become anybody else's).
+fn free_objects(pool: &Pool, owner: u16) {
+    let (table, zpool, slots) = (pool.swap_table(), pool.zpool(), pool.slots());
+    for (handle, slot) in (0..zpool.zpages()).flat_map(|zpage| zpool.objects(zpage)) {
+        let word = table.load(slot);
+        let cluster = slots.cluster_word(slot / CLUSTER_SLOTS as u32);
+        let left_over = match word.kind() {
+            SlotKind::Busy => word.owner() == Some(owner),
+            SlotKind::Device | SlotKind::Released | SlotKind::Free => cluster.holder() == Some(owner),
+            SlotKind::Compressed | SlotKind::Invalid => false,
+        };
+        if left_over {
+            tiers::free_object(pool, handle, owner);
         }
-        let first = cluster * CLUSTER_SLOTS as u32;
-        let mut swept = false;
-        for slot in first..first + CLUSTER_SLOTS as u32 {
-            let word = table.load(slot);
-            swept |= word.kind() == SlotKind::Released;
+    }
+}
+
+/// Unlocks the clusters that `owner` left locked, frees the slots it left busy, sweeps what was left released.
+fn free_slots(pool: &Pool, pool_fd: i32, owner: u16) {
+    each_cluster(pool, pool_fd, |slots, cluster| {
+        slots.mend(cluster, owner);
+        let mut released = false;
+        each_slot(pool, slots, cluster, |slot, word| {
+            released |= word.kind() == SlotKind::Released;
             if word.owner() == Some(owner) {
-                zpool
-                    .handles_of(slot)
-                    .for_each(|handle| tiers::free_object(pool, handle, owner));
                 release(pool, slot, owner);
             }
-        }
-        if swept {
+        });
+        if released {
             slots.sweep_or_tell(cluster, owner);
         }
     });
+}
+
+fn release_zpages(pool: &Pool, owner: u16) {
+    let zpool = pool.zpool();
     for zpage in zpool.emptying_of(owner) {
         pool.punch_zpage(zpage);
         zpool.release_zpage(zpage);
     }
+}
+
+/// Calls `f` with the slots of a cluster and their words. Only clusters with used slots, or locked ones, have any: reading
+/// a hole of shared memory would fill it.
+fn each_slot(pool: &Pool, slots: &Slots<'_, &Pool>, cluster: u32, mut f: impl FnMut(u32, SlotWord)) {
+    let word = slots.cluster_word(cluster);
+    if word.count() == 0 && word.holder().is_none() {
+        return;
+    }
+    let first = cluster * CLUSTER_SLOTS as u32;
+    (first..first + CLUSTER_SLOTS as u32).for_each(|slot| f(slot, pool.swap_table().load(slot)));
 }
 
 /// Calls `f` with every cluster that has been used, and maybe others.

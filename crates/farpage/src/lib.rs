@@ -1,7 +1,7 @@
 //! farpage's live engine: swap in user space for the process it is loaded into, and the supervisor of a process tree.
 //!
 //! From a touch to the disk and back: [`signals`] (or [`thread`]) delivers the fault, [`fault`] brings the page in from
-//! [`tiers`], [`reclaim`] makes room by moving others out. [`mm`] is the state of this process, [`pool`] what the tree
+//! [`tiers`], [`reclaim`] makes room by moving others out, [`writeback`] makes room in the compressed tier. [`mm`] is the state of this process, [`pool`] what the tree
 //! shares. [`mem`], [`fork`] and [`trap`] keep mmap, fork and system calls true. [`supervisor`] runs in `farpage run`.
 //!
 //! `unsafe` lives in files that say so on top; the others deny it.
@@ -41,3 +41,4 @@ pub mod thread;
 pub mod tiers;
 pub mod trap;
 pub mod uffd;
+pub mod writeback;

@@ -1,7 +1,7 @@
 //! The pool: one shared memory object for a process tree. Offsets, never pointers; every word an atomic.
 //!
 //! ```text
-//! header | process table | device states | current clusters | cluster words | lists | swap table |
+//! header | process table | device states | current clusters | cluster words | lists | queue | swap table |
 //! zpool descriptors | zpool data | page states x MAX_PROCESSES
 //! ```
 //! Everything is sparse: what was never touched costs nothing. A process that is killed at any instruction leaves
@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, O
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{Device, DeviceState};
+use farpage_core::fifo::Fifo;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
 use farpage_core::slots::{self, Parts, Punch, Slots};
 use farpage_core::stats::{Counter, Histogram, Source};
@@ -34,6 +35,8 @@ pub const MAX_PROCESSES: usize = 1024;
 pub const MAX_AREAS: usize = 8;
 /// Swap areas, and the device of what lives compressed only.
 pub const DEVICES: usize = MAX_AREAS + 1;
+/// Bytes before the places of the queue of full clusters: its two ends.
+const FIFO_PLACES: u64 = 64;
 /// Slot numbers have 32 bits.
 const CLUSTERS_MAX: u64 = (1 << 32) / CLUSTER_SLOTS as u64;
 const MAGIC: u64 = 0x6661_7270_6167_6532; // "farpage2"
@@ -58,6 +61,7 @@ pub struct Layout {
     pub clusters: u64,
     pub cluster_count: u64,
     pub lists: u64,
+    pub fifo: u64,
     pub slots: u64,
     pub descs: u64,
     pub zdata: u64,
@@ -105,6 +109,7 @@ impl Layout {
         layout.current = take((slots::CPUS * slots::CURRENT_WORDS * 8) as u64);
         layout.clusters = take(layout.cluster_count * 8);
         layout.lists = take(slots::list_words(layout.cluster_count as usize) as u64 * 8);
+        layout.fifo = take(FIFO_PLACES + layout.cluster_count * 4);
         layout.slots = take(layout.slot_count() * 8);
         layout.zpage_count = geometry.zpages;
         layout.descs = take(geometry.zpages * 8);
@@ -327,6 +332,10 @@ impl Pool {
             clusters: self.part(self.layout.clusters, clusters),
             lists: self.part(self.layout.lists, slots::list_words(clusters as usize) as u64),
             current: self.part(self.layout.current, (slots::CPUS * slots::CURRENT_WORDS) as u64),
+            fifo: Fifo {
+                places: self.part(self.layout.fifo + FIFO_PLACES, clusters),
+                ends: &self.part(self.layout.fifo, 1)[0],
+            },
             devices: &self.devices,
             states: self.device_states(),
         };

@@ -1,7 +1,7 @@
 //! Slots for the pages of one block of frames: taken in runs, so that pages that leave together lie side by side.
 //!
-//! Pages that go to a file get slots with a block, those that stay compressed get others. What is left over goes back in
-//! one step.
+//! A page that is kept compressed gets a slot with a block too, its place to be written to later, while a quarter of all
+//! blocks is left: those are kept for pages that do not compress and can go nowhere else. What is left over goes back in one step.
 
 use core::sync::atomic::Ordering;
 
@@ -31,7 +31,12 @@ pub struct SlotBatch {
 impl SlotBatch {
     /// A slot for a page to be kept compressed; about `left` more will be asked for.
     pub fn for_compressed(&mut self, mm: &Mm, left: usize) -> Option<u32> {
-        self.take(mm, false, left)
+        if blocks_to_spare(mm)
+            && let Some(slot) = self.take(mm, true, left)
+        {
+            return Some(slot);
+        }
+        self.take(mm, false, left).or_else(|| self.for_file(mm, left))
     }
 
     /// A slot with a block to write to.
@@ -69,6 +74,24 @@ impl SlotBatch {
             }
         }
     }
+}
+
+/// Whether more than a quarter of the slots with a block is free.
+fn blocks_to_spare(mm: &Mm) -> bool {
+    let states = mm.pool().device_states().iter();
+    let with_file = mm
+        .pool()
+        .devices()
+        .iter()
+        .zip(states)
+        .filter(|(device, _)| device.has_file);
+    let (all, used) = with_file.fold((0, 0), |(all, used), (device, state)| {
+        (
+            all + u64::from(device.slots),
+            used + state.used.load(Ordering::Relaxed),
+        )
+    });
+    used < all - all / 4
 }
 
 fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {

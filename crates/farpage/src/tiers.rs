@@ -74,10 +74,26 @@ fn load_compressed(
     context: &mut Context,
     to: usize,
 ) -> Result<Source, LoadError> {
-    let zpool = mm.pool().zpool();
-    let offset = zpool.offset(handle) as u64;
+    let Context { bounce, out, .. } = context;
+    if unpack(mm.pool(), slot, handle, out, &mut bounce[to]).is_none() {
+        return Err(LoadError::Corrupt { slot });
+    }
+    mm.header().count(Counter::Zswpin, 1);
+    Ok(Source::Compressed)
+}
+
+/// Decompresses an object into `page`, by way of `copy`; its checksum, which has been found right. None if it is not that of
+/// `slot`, or damaged.
+pub fn unpack(
+    pool: &Pool,
+    slot: u32,
+    handle: Handle,
+    copy: &mut [u8; 2 * PAGE_SIZE],
+    page: &mut [u8; PAGE_SIZE],
+) -> Option<u32> {
+    let zpool = pool.zpool();
     let capacity = zpool.capacity(handle);
-    let at = mm.pool().zdata(offset);
+    let at = pool.zdata(zpool.offset(handle) as u64);
     // SAFETY: a handle from a slot word lies inside the zpool's data; u32 reads of shared memory, volatile.
     let (owner, length, crc) = unsafe {
         let words = at as *const u32;
@@ -87,20 +103,15 @@ fn load_compressed(
             words.add(2).read_volatile(),
         )
     };
-    if owner != slot || length == 0 || length + HEADER_BYTES > capacity || length > context.out.len() {
-        return Err(LoadError::Corrupt { slot });
+    if owner != slot || length == 0 || length + HEADER_BYTES > capacity || length > copy.len() {
+        return None;
     }
-    let Context { bounce, out, .. } = context;
-    // SAFETY: length bytes lie inside the object and fit `out`; see the file's note on shared bytes.
+    // SAFETY: length bytes lie inside the object and fit `copy`; see the file's note on shared bytes.
     unsafe {
-        core::ptr::copy_nonoverlapping((at + HEADER_BYTES as u64) as *const u8, out.as_mut_ptr(), length)
+        core::ptr::copy_nonoverlapping((at + HEADER_BYTES as u64) as *const u8, copy.as_mut_ptr(), length)
     };
-    let decoded = lz4_flex::block::decompress_into(&out[..length], &mut bounce[to][..]);
-    if !matches!(decoded, Ok(PAGE_SIZE)) || crc32c::crc32c(&bounce[to][..]) != crc {
-        return Err(LoadError::Corrupt { slot });
-    }
-    mm.header().count(Counter::Zswpin, 1);
-    Ok(Source::Compressed)
+    let decoded = lz4_flex::block::decompress_into(&copy[..length], &mut page[..]);
+    (matches!(decoded, Ok(PAGE_SIZE)) && crc32c::crc32c(&page[..]) == crc).then_some(crc)
 }
 
 /// The area and the block of a slot; none for a slot without a file.

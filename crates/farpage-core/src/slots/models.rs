@@ -2,7 +2,7 @@
 //! bound of preemptions. Clusters have two slots here.
 
 use super::*;
-use crate::swap_table::{Backing, COUNT_MAX};
+use crate::swap_table::{Backing, COUNT_MAX, SlotKind};
 use crate::sync::AtomicU32;
 use crate::zpool::Handle;
 use loom::sync::Arc;
@@ -23,6 +23,8 @@ struct Memory {
     clusters: Vec<AtomicU64>,
     lists: Vec<AtomicU64>,
     current: Vec<AtomicU64>,
+    fifo: Vec<AtomicU32>,
+    ends: [AtomicU64; 2],
     states: [DeviceState; 1],
 }
 
@@ -37,6 +39,8 @@ impl Memory {
             clusters: zeros(CLUSTERS),
             lists: zeros(list_words(CLUSTERS)),
             current: zeros(CPUS * CURRENT_WORDS),
+            fifo: (0..CLUSTERS).map(|_| AtomicU32::new(0)).collect(),
+            ends: core::array::from_fn(|_| AtomicU64::new(0)),
             states: [DeviceState {
                 fresh: AtomicU32::new(0),
                 active: AtomicU32::new(0),
@@ -58,6 +62,10 @@ impl Memory {
             clusters: &self.clusters,
             lists: &self.lists,
             current: &self.current,
+            fifo: Fifo {
+                places: &self.fifo,
+                ends: &self.ends,
+            },
             devices: &DEVICES,
             states: &self.states,
         };

@@ -30,6 +30,8 @@ struct Memory {
     clusters: Vec<AtomicU64>,
     lists: Vec<AtomicU64>,
     current: Vec<AtomicU64>,
+    fifo: Vec<AtomicU32>,
+    ends: [AtomicU64; 2],
     states: Vec<DeviceState>,
     punched: AtomicUsize,
 }
@@ -56,6 +58,8 @@ impl Memory {
             clusters: zeros(CLUSTERS),
             lists: zeros(list_words(CLUSTERS)),
             current: zeros(CPUS * CURRENT_WORDS),
+            fifo: (0..CLUSTERS).map(|_| AtomicU32::new(0)).collect(),
+            ends: core::array::from_fn(|_| AtomicU64::new(0)),
             states: (0..3).map(|_| state()).collect(),
             punched: AtomicUsize::new(0),
         }
@@ -71,6 +75,10 @@ impl Memory {
             clusters: &self.clusters,
             lists: &self.lists,
             current: &self.current,
+            fifo: Fifo {
+                places: &self.fifo,
+                ends: &self.ends,
+            },
             devices: &DEVICES,
             states: &self.states,
         };
@@ -268,6 +276,39 @@ fn a_dead_holder_is_mended() {
             (List::Free, None)
         );
     }
+}
+
+#[test]
+fn full_clusters_are_written_back_in_the_order_they_filled() {
+    let memory = Memory::new();
+    let slots = memory.slots();
+    let fill = |has_file| {
+        while slots.alloc(&request(0, 512, has_file)).is_some() {}
+    };
+    fill(true);
+    fill(false);
+    let first = slots.lock_oldest(5).unwrap();
+    assert_eq!(first.cluster(), 1);
+    assert_eq!(slots.alloc(&request(0, 1, true)), None);
+    slots.release(&[600], 3).unwrap();
+    assert_eq!(
+        slots.alloc(&request(0, 1, true)),
+        None,
+        "freed, but not to be handed out yet"
+    );
+    slots.unlock_again(first);
+    assert_eq!(slots.alloc(&request(0, 1, true)).map(|run| run.first), Some(600));
+    let mut order = Vec::new();
+    while let Some(locked) = slots.lock_oldest(5) {
+        order.push(locked.cluster());
+        slots.unlock_unchanged(locked);
+    }
+    order.truncate(2);
+    assert!(
+        order == [2, 3] || order == [3, 2],
+        "{order:?}: those without a file never"
+    );
+    memory.check();
 }
 
 /// A process that dies between locking a fresh cluster and allocating in it holds nobody up and loses nothing.
