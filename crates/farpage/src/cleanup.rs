@@ -89,7 +89,7 @@ fn put_slots(pool: &Pool, pool_fd: i32, index: usize) {
 }
 
 /// The next written part of the pool's file in `at..end`, page-aligned.
-fn next_data(fd: i32, at: u64, end: u64) -> Option<(u64, u64)> {
+pub(crate) fn next_data(fd: i32, at: u64, end: u64) -> Option<(u64, u64)> {
     let seek = |from: u64, whence: i32| {
         // SAFETY: moves the file offset, which nobody uses.
         unsafe { sys::call(libc::SYS_lseek, [fd as u64, from, whence as u64, 0, 0, 0]) }.ok()

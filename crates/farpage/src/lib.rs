@@ -10,6 +10,7 @@
 pub mod activate;
 pub mod advice;
 pub mod areas;
+pub mod check;
 pub mod cleanup;
 pub mod cow;
 pub mod fault;
