@@ -270,15 +270,34 @@ fn write_back_against_put() {
     });
 }
 
+/// Two give slots back while a third holds the cluster: it frees both when it unlocks, or they do.
+#[test]
+fn two_frees_against_an_unlock() {
+    explore(|| {
+        let memory = Memory::new();
+        let (a, b) = (memory.alloc(1).unwrap(), memory.alloc(2).unwrap());
+        let locked = memory.slots().try_lock(a / 2, 3).unwrap();
+        let freeing = [(a, 1), (b, 2)].map(|(slot, owner)| {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.slots().release(&[slot], owner).unwrap())
+        });
+        memory.slots().unlock_unchanged(locked);
+        freeing.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(memory.slots().cluster_word(a / 2).count(), 0);
+        memory.check();
+    });
+}
+
+/// The two share a summary bit that a search from the front must pass.
 #[test]
 fn insert_against_remove() {
     explore(|| {
-        let words = Arc::new(zeros(BitTree::words(100)));
-        BitTree::new(&words, 100).insert(3);
+        let words = Arc::new(zeros(BitTree::words(200)));
+        BitTree::new(&words, 200).insert(70);
         let other = Arc::clone(&words);
-        let removing = thread::spawn(move || BitTree::new(&other, 100).remove(3));
-        BitTree::new(&words, 100).insert(4);
+        let removing = thread::spawn(move || BitTree::new(&other, 200).remove(70));
+        BitTree::new(&words, 200).insert(71);
         removing.join().unwrap();
-        assert_eq!(BitTree::new(&words, 100).next(0, 100), Some(4));
+        assert_eq!(BitTree::new(&words, 200).next(0, 200), Some(71));
     });
 }
