@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build deps programs demo test soak bench-fit lint clean
+.PHONY: help build deps programs demo test soak loom bench-fit lint clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -38,6 +38,9 @@ test: deps build ## unit tests, then real programs at 3 to 5 times their budget 
 
 soak: deps build programs ## the same programs, larger, and the stress program for an hour
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak
+
+loom: ## every interleaving of the swap core's shared words, within bounds (about a minute)
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom $(CARGO) test --release -p farpage-core --lib models
 
 bench-fit: deps build ## cost for programs that fit in their budget, in pairs
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/fit.py

@@ -70,3 +70,14 @@ def tiny_budget(context):
     got = context.budget_run(16, [program("fill"), 64, 2], timeout_s=120)
     check(got.code == 0, failures(got))
     check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
+@test("writeback", ("quick", "soak"), per_delivery=True)
+def writeback(context):
+    """The compressed tier is too small for it all: what has lain there longest is written to the file, the rest goes on there."""
+    swap = context.directory / "file"
+    words = ["--swap", "compressed:12M", "--swap", f"{swap}:512M"]
+    got = context.budget_run(48, [program("fill"), 160, 2], timeout_s=120, extra=words)
+    check(got.code == 0, failures(got))
+    check(got.stats["zswpwb"] > 0, "nothing was written back")
+    check(got.stats["crc_errors"] == 0, f"{got.stats['crc_errors']} checksum errors")

@@ -1,13 +1,14 @@
 """The stress program in many shapes, and processes killed at random moments: no wrong byte, hang or leak."""
 
 import itertools
+import json
 import os
 import random
 import signal
 import time
 
 from cases import digest, require, truth
-from common import VENV_PYTHON, WORK, check
+from common import FARPAGE, VENV_PYTHON, WORK, check
 from context import REGISTRY, Test, last_words, test
 from programs import Case
 from semantics import failures, program
@@ -70,6 +71,37 @@ def kill_children(context):
         text = job.out.read_text()
         check("ok killme" in text and "FAIL" not in text, f"seed {seed}: {last_words(job)}")
         check(len(killed) >= kills // 4, f"only {len(killed)} children could be killed")
+        context.finish(job)
+
+
+def checked(context, pid):
+    """What `farpage check` says of a running tree."""
+    got = context.plain([FARPAGE, "check", pid, "--json"])
+    report = json.loads(got.out.splitlines()[-1])
+    check(got.code == 0 and not report["problems"], f"exit code {got.code}: {report['problems'][:5]}")
+    return report
+
+
+@test("check-after-kills", ("quick", "soak"), per_delivery=True)
+def check_after_kills(context):
+    """SIGKILL to children at random moments, inside cluster locks too: the pool agrees with itself all the while."""
+    kills = 400 if context.soak else 40
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    with context.start(40, [program("killme"), 96, 4, kills * 2, 300], timeout_s=300) as job:
+        killed, report = set(), None
+        while len(killed) < kills and job.process.poll() is None:
+            time.sleep(rng.choice((0.01, 0.05, 0.2)))
+            children = {int(line.split()[1]) for line in job.out.read_text().splitlines() if line.startswith("child ")}
+            for victim in rng.sample(running := sorted((children - killed) & set(job.alive())), min(2, len(running))):
+                killed.add(victim)
+                os.kill(victim, signal.SIGKILL)
+            if len(killed) % 10 < 2:
+                report = checked(context, job.process.pid)
+                check(report["lost_references"] <= len(killed), f"seed {seed}: {report} after {len(killed)} kills")
+        check(len(killed) >= kills and report and report["slots"] > 1000, f"seed {seed}: {len(killed)} killed, {report}")
+        job.process.terminate()
+        job.wait()
         context.finish(job)
 
 

@@ -63,6 +63,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Show a running tree in columns, as vmstat does
     Stat(StatArgs),
+    /// Check that the pool of a running tree agrees with itself
+    Check(CheckArgs),
 }
 
 #[derive(Debug, Args)]
@@ -142,6 +144,16 @@ pub struct StatArgs {
     /// [PID] [interval in seconds [count]]; PID may be left out when one tree runs
     #[arg(value_name = "PID INTERVAL COUNT", num_args = 0..=3, value_parser = parse_positive)]
     pub values: Vec<f64>,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// The tree; may be left out when one runs
+    pub pid: Option<i32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -8,11 +8,13 @@
 //! | `limits`, `elf` | how much RAM there is to share out; whether the program can be managed |
 //! | `summary`, `json` | what a run tells at its end, to people and to programs |
 //! | `stat` | `farpage stat`, and the lines of `run --stats` |
+//! | `check` | `farpage check` |
 //! | `doctor` | `farpage doctor` |
 //! | `probe` | questions to the kernel; all unsafe code |
 #![deny(unsafe_code)]
 
 mod args;
+mod check;
 mod doctor;
 mod elf;
 mod json;
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Stat(args) => stat::stat(&args),
+        Command::Check(args) => check::check(&args),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -78,7 +81,7 @@ fn usage(error: &clap::Error) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            say("no command: run, doctor or stat is wanted; see farpage --help");
+            say("no command: run, doctor, stat or check is wanted; see farpage --help");
         }
         _ if is_missing_dashes(error) => say("the command to run is wanted after --; see farpage run --help"),
         _ => say(&format!(

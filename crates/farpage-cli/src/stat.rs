@@ -183,7 +183,7 @@ fn tree_of(pid: i32, trees: &[i32]) -> Option<i32> {
     trees.iter().copied().find(has_it)
 }
 
-fn choose(pid: Option<i32>, trees: &[i32]) -> Result<i32, Failure> {
+pub fn choose(pid: Option<i32>, trees: &[i32]) -> Result<i32, Failure> {
     match (pid, trees) {
         (Some(pid), _) => tree_of(pid, trees).ok_or_else(|| no_tree(f64::from(pid))),
         (None, [only]) => Ok(*only),

@@ -8,7 +8,8 @@
 //! rules follow.
 //!
 //! - *Truth is in one word.* Cursors, hints and used counts only make things fast; a death may leave them
-//!   wrong by a few, and no decision about who owns what ever rests on them.
+//!   wrong by a few, and no decision about who owns what ever rests on them. The one thing that looks like a
+//!   lock, a cluster's, names its holder, is never waited for, and can be mended from the table.
 //! - *Deaths may leak, never alias.* The order of the steps is chosen so that a count left behind is too
 //!   high, a slot left behind stays `Busy`, a zpage left behind stays `Emptying`. Space can be lost until it
 //!   is cleaned, but nothing is ever handed out twice.
@@ -22,7 +23,11 @@
 //! | [`units`] | page and huge page size, sizes as people write them |
 //! | [`page_state`] | the word per page of a process: kind, lock bit, pins, frame or slot |
 //! | [`swap_table`] | the word per slot: reference count and where the content is |
-//! | [`swap_area`] | the word per block of a swap file: owner slot and checksum |
+//! | [`cluster`] | the word per 512 slots: lock, count, list |
+//! | [`slots`] | which slots an allocation gets, and what a free does to its cluster |
+//! | [`devices`] | which slots and blocks belong to which device |
+//! | [`fifo`] | which cluster was filled longest ago |
+//! | [`bit_tree`] | sets of clusters that a death can't break |
 //! | [`zpool`] | where compressed objects sit: size classes, zpages, handles |
 //! | [`range_map`] | sorted disjoint page ranges in a fixed array |
 //! | [`stats`] | counter names, histogram geometry |
@@ -35,11 +40,15 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod bit_tree;
+pub mod cluster;
+pub mod devices;
+pub mod fifo;
 pub mod page_state;
 pub mod range_map;
 pub mod readahead;
+pub mod slots;
 pub mod stats;
-pub mod swap_area;
 pub mod swap_table;
 pub mod sync;
 pub mod units;

@@ -70,6 +70,8 @@ counters! {
     FileWriteBytes "file_write_bytes" "Bytes written to swap areas.",
     CrcErrors "crc_errors" "Pages whose checksum did not match.",
     LimitOverrun "limit_overrun" "Times the budget was exceeded.",
+    SlotLock "slot_lock" "Cluster locks taken to allocate or free slots.",
+    SlotLockMissed "slot_lock_missed" "Cluster locks found held by somebody else.",
 }
 
 /// Where a fault found its page; there is one histogram for each.
@@ -191,7 +193,7 @@ mod tests {
             assert!(seen.insert(name), "{name} twice");
         }
         assert_eq!(Counter::PgfaultZero.name(), "pgfault_zero");
-        assert_eq!(Counter::LimitOverrun as usize, Counter::COUNT - 1);
+        assert_eq!(Counter::SlotLockMissed as usize, Counter::COUNT - 1);
         for (index, source) in Source::ALL.into_iter().enumerate() {
             assert_eq!(source as usize, index);
         }

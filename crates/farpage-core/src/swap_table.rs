@@ -5,43 +5,44 @@
 //! +------+--------------------------------------+-------------+-----+
 //! | gen  | location                             | count       |kind |
 //! +------+--------------------------------------+-------------+-----+
-//!          Busy: owner process index; Compressed: zpool handle; File: area (5 bits), block (35 bits)
+//!          Busy: owner process index; Compressed: zpool handle; Device: CRC-32C of the content
 //! ```
 //!
-//! A slot is virtual: page states refer to the slot, the slot refers to the backing, so content can change
-//! tier without any page state being touched. Life of a slot, each arrow one CAS of its word:
+//! A slot *is* a place: its number says which device and which block ([`crate::devices`]). Content that lies
+//! compressed in RAM owns its slot all the same, so writing it back later is a write to the slot's own block
+//! and one exchange of the word; no page state that names the slot is touched. Life of a slot:
 //!
 //! ```text
-//! Free --alloc--> Busy(owner) --publish--> backed, count 1 <--dup, put--> backed, count n
-//!   ^                |     ^                  |        \--replace_backing--> backed, count as it is
-//!   +----release-----+     +----last put------+
+//! Free --alloc*--> Busy(owner) --publish--> backed, count 1 <--dup, put--> backed, count n
+//!   ^                |     ^                  |        \--written_back--> Device, count as it is
+//!   |                |     +----last put------+
+//!   +----release*----+
+//!   +--sweep*-- Released <--release while another holds the cluster's lock--+
 //! ```
+//!
+//! The steps with a star change the cluster's count too and are done under the cluster's lock
+//! ([`crate::slots`]); all others are one CAS of the word and take no lock.
 //!
 //! Invariants:
 //!
+//! - `Free` is all zero bits: the page of memory that holds a cluster's words is given back when its last
+//!   slot is free, and reads as zeros from then on;
 //! - count > 0 if and only if the slot is backed; it equals the number of page states that hold the slot;
-//! - only the owner moves a `Busy` slot on. If it dies, the supervisor finds its slots with
-//!   [`SwapTable::busy_of`]; the content of such a slot is not needed by anybody, but a backing may still
-//!   name the slot as owner and must be freed;
-//! - the generation grows by one (modulo 32) whenever a backing is installed, so a reader that loads the
-//!   word, copies the content and finds [`SlotWord::same_backing`] has copied the right bytes, unless it
-//!   slept through exactly a multiple of 32 changes that ended at the same location: the checksum is the
-//!   second line;
-//! - a cluster's hint never exceeds the number of its used slots, as long as nobody dies. It is raised after
-//!   the slot is taken and lowered before the slot is given back, so a cluster with a free slot is not hinted
-//!   full. After a death it may be wrong by a few: then the second pass of [`SwapTable::alloc`], which does
-//!   not look at hints, finds the slot.
+//! - only the owner moves a `Busy` slot on. If it dies, the supervisor finds the slot by the owner's name;
+//!   the content is not needed by anybody, but an object of the zpool may still name the slot;
+//! - who looks at a word holds a reference (a locked page state that names the slot) or, when writing back,
+//!   the cluster's lock, under which no free slot is handed out. So the word cannot be that of a later life
+//!   of the slot. The generation, which comes from the cluster and grows with every allocation there, is the
+//!   second line of defence, the checksum the third.
 //!
 //! CAS loops here retry only when another thread changed the same word, so the tree as a whole always
 //! advances.
 
 use core::fmt;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use crate::zpool::Handle;
 
-/// Slots per cluster: the unit of the used-slots hints.
-pub const CLUSTER_SLOTS: usize = 512;
 /// The most references a slot can have.
 pub const COUNT_MAX: u16 = u16::MAX;
 
@@ -51,9 +52,6 @@ const COUNT_ONE: u64 = 1 << COUNT_SHIFT;
 const LOCATION_SHIFT: u32 = 19;
 const LOCATION_MAX: u64 = (1 << 40) - 1;
 const GENERATION_SHIFT: u32 = 59;
-const AREA_SHIFT: u32 = 35;
-const BLOCK_MAX: u64 = (1 << AREA_SHIFT) - 1;
-const AREA_MAX: u8 = 31;
 
 /// What a slot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +62,10 @@ pub enum SlotKind {
     Busy,
     /// The content is in the zpool.
     Compressed,
-    /// The content is in a swap area.
-    File,
+    /// The content is in the slot's own block.
+    Device,
+    /// Nobody's, but its cluster still counts it.
+    Released,
     /// Not a slot word: outside the table, or not written by farpage.
     Invalid,
 }
@@ -75,12 +75,10 @@ pub enum SlotKind {
 pub enum Backing {
     /// An object of the zpool.
     Compressed(Handle),
-    /// A block of a swap area.
-    File {
-        /// Index of the area, at most 31.
-        area: u8,
-        /// Index of the 4 KiB block in the area, below 2^35.
-        block: u64,
+    /// The slot's own block.
+    Device {
+        /// CRC-32C of the content.
+        crc: u32,
     },
 }
 
@@ -89,10 +87,8 @@ impl Backing {
     const fn encode(self) -> Option<(u64, u64)> {
         match self {
             Self::Compressed(handle) if handle.0 <= LOCATION_MAX => Some((2, handle.0)),
-            Self::File { area, block } if area <= AREA_MAX && block <= BLOCK_MAX => {
-                Some((3, ((area as u64) << AREA_SHIFT) | block))
-            }
-            _ => None,
+            Self::Compressed(_) => None,
+            Self::Device { crc } => Some((3, crc as u64)),
         }
     }
 }
@@ -105,6 +101,8 @@ pub struct SlotWord(pub u64);
 impl SlotWord {
     /// What [`SwapTable::load`] answers for a slot outside the table.
     pub const OUTSIDE: Self = Self(KIND);
+    /// A slot that is nobody's.
+    pub const FREE: Self = Self(0);
 
     const fn with(self, kind: u64, count: u64, location: u64) -> Self {
         let generation = self.0 >> GENERATION_SHIFT << GENERATION_SHIFT;
@@ -115,16 +113,22 @@ impl SlotWord {
         Self(self.0.wrapping_add(1 << GENERATION_SHIFT))
     }
 
-    /// A free slot that remembers this word's generation.
+    /// A slot just taken by process index `owner`; of `generation` the lowest 5 bits count.
     #[must_use]
-    pub const fn freed(self) -> Self {
-        self.with(0, 0, 0)
+    pub const fn taken(owner: u16, generation: u8) -> Self {
+        Self((generation as u64) << GENERATION_SHIFT).busy(owner)
     }
 
     /// A busy slot of process index `owner` that remembers this word's generation.
     #[must_use]
     pub const fn busy(self, owner: u16) -> Self {
         self.with(1, 0, owner as u64)
+    }
+
+    /// A slot given back that its cluster still counts.
+    #[must_use]
+    pub const fn released(self) -> Self {
+        self.with(4, 0, 0)
     }
 
     /// The next generation, backed by `backing` and with `count` references; none if the backing does not
@@ -141,10 +145,11 @@ impl SlotWord {
     #[must_use]
     pub const fn kind(self) -> SlotKind {
         match self.0 & KIND {
-            0 => SlotKind::Free,
+            0 if self.0 == 0 => SlotKind::Free,
             1 => SlotKind::Busy,
             2 => SlotKind::Compressed,
-            3 => SlotKind::File,
+            3 => SlotKind::Device,
+            4 => SlotKind::Released,
             _ => SlotKind::Invalid,
         }
     }
@@ -161,7 +166,7 @@ impl SlotWord {
         (self.0 >> LOCATION_SHIFT) & LOCATION_MAX
     }
 
-    /// How many backings the slot has had, modulo 32.
+    /// The cluster's generation when the slot was taken, plus the backings it has had since, modulo 32.
     #[must_use]
     pub const fn generation(self) -> u8 {
         (self.0 >> GENERATION_SHIFT) as u8
@@ -182,10 +187,7 @@ impl SlotWord {
         let location = self.location();
         match self.kind() {
             SlotKind::Compressed => Some(Backing::Compressed(Handle(location))),
-            SlotKind::File => Some(Backing::File {
-                area: (location >> AREA_SHIFT) as u8,
-                block: location & BLOCK_MAX,
-            }),
+            SlotKind::Device => Some(Backing::Device { crc: location as u32 }),
             _ => None,
         }
     }
@@ -242,104 +244,11 @@ impl core::error::Error for Impossible {}
 /// The table over shared words.
 #[derive(Debug, Clone, Copy)]
 pub struct SwapTable<'a> {
-    words: &'a [AtomicU64],
-    free_hint: &'a [AtomicU32],
+    /// One word per slot.
+    pub words: &'a [AtomicU64],
 }
 
 impl<'a> SwapTable<'a> {
-    /// A table over `words`, one per slot, and `free_hint`, one count of used slots per [`CLUSTER_SLOTS`]
-    /// slots. All zero is an empty table. Slots from 2^32 - 1 on are not used; clusters without a hint are
-    /// always looked at.
-    #[must_use]
-    pub const fn new(words: &'a [AtomicU64], free_hint: &'a [AtomicU32]) -> Self {
-        Self { words, free_hint }
-    }
-
-    /// Takes a free slot, never slot 0, and makes it `Busy(owner)`. Searches from `cursor` to the end, then
-    /// from the front; clusters hinted full are skipped in a first pass and looked at in a second. None if
-    /// both passes, each over the whole table, saw no free slot.
-    #[must_use]
-    pub fn alloc(&self, owner: u16, cursor: &AtomicU32) -> Option<u32> {
-        let len = self.words.len().min(u32::MAX as usize);
-        let start = (cursor.load(Ordering::Relaxed) as usize).clamp(1, len.max(1));
-        for trust_hints in [true, false] {
-            let found = self
-                .claim_between(start, len, owner, trust_hints)
-                .or_else(|| self.claim_between(1, start, owner, trust_hints));
-            if let Some(index) = found {
-                let slot = index as u32;
-                self.raise_hint(index);
-                let next = if index + 1 < len { slot + 1 } else { 1 };
-                cursor.store(next, Ordering::Relaxed);
-                return Some(slot);
-            }
-        }
-        None
-    }
-
-    fn claim_between(&self, from: usize, to: usize, owner: u16, trust_hints: bool) -> Option<usize> {
-        let mut at = from;
-        while at < to {
-            let cluster = at / CLUSTER_SLOTS;
-            let end = to.min((cluster + 1) * CLUSTER_SLOTS);
-            if !(trust_hints && self.hinted_full(cluster)) {
-                let claimed = self.claim_in(at, end, owner);
-                if claimed.is_some() {
-                    return claimed;
-                }
-            }
-            at = end;
-        }
-        None
-    }
-
-    fn claim_in(&self, from: usize, to: usize, owner: u16) -> Option<usize> {
-        let words = self.words.get(from..to)?;
-        let claimed = words.iter().position(|word| {
-            let seen = SlotWord(word.load(Ordering::Relaxed));
-            seen.kind() == SlotKind::Free && exchange(word, seen, seen.busy(owner)).is_ok()
-        })?;
-        Some(from + claimed)
-    }
-
-    /// Slots of a cluster that can be handed out: the last cluster may be short, the first lacks slot 0.
-    fn usable_in(&self, cluster: usize) -> u32 {
-        let first = (cluster * CLUSTER_SLOTS).max(1);
-        let end = ((cluster + 1) * CLUSTER_SLOTS).min(self.words.len());
-        end.saturating_sub(first) as u32
-    }
-
-    fn hinted_full(&self, cluster: usize) -> bool {
-        self.free_hint
-            .get(cluster)
-            .is_some_and(|h| h.load(Ordering::Relaxed) >= self.usable_in(cluster))
-    }
-
-    fn raise_hint(&self, index: usize) {
-        let cluster = index / CLUSTER_SLOTS;
-        let usable = self.usable_in(cluster);
-        self.change_hint(cluster, |used| (used < usable).then(|| used + 1));
-    }
-
-    fn lower_hint(&self, index: usize) {
-        let cluster = index / CLUSTER_SLOTS;
-        let usable = self.usable_in(cluster);
-        self.change_hint(cluster, |used| used.min(usable).checked_sub(1));
-    }
-
-    fn change_hint(&self, cluster: usize, change: impl Fn(u32) -> Option<u32>) {
-        let Some(hint) = self.free_hint.get(cluster) else {
-            return;
-        };
-        let mut used = hint.load(Ordering::Relaxed);
-        while let Some(next) = change(used) {
-            match hint.compare_exchange_weak(used, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => used = now,
-            }
-        }
-    }
-
     /// Gives a busy slot its content and one reference.
     ///
     /// # Errors
@@ -349,7 +258,7 @@ impl<'a> SwapTable<'a> {
         let seen = expect(slot, word, "a busy slot to publish", |w| {
             w.kind() == SlotKind::Busy
         })?;
-        let expected = "a handle below 2^40, or an area below 32 and a block below 2^35";
+        let expected = "a handle below 2^40";
         let next = seen.backed(backing, 1).ok_or(Impossible {
             slot,
             word: seen.0,
@@ -387,7 +296,7 @@ impl<'a> SwapTable<'a> {
     }
 
     /// One reference less. The last one makes the slot `Busy(owner)` and returns the backing: the caller
-    /// frees it, then calls [`Self::release`].
+    /// frees it, then releases the slot ([`crate::slots::Slots::release`]).
     ///
     /// # Errors
     /// If the slot is not backed; then nothing has changed.
@@ -407,32 +316,16 @@ impl<'a> SwapTable<'a> {
         }
     }
 
-    /// Gives a busy slot back after its backing was freed. Does nothing to a slot that is not busy: it is not
-    /// the caller's.
-    pub fn release(&self, slot: u32) {
-        let Ok(word) = self.word(slot) else { return };
-        let seen = SlotWord(word.load(Ordering::Acquire));
-        if seen.kind() == SlotKind::Busy {
-            self.lower_hint(slot as usize);
-            // Only the owner changes a busy word, so this fails only for a caller that is not the owner.
-            let _ = exchange(word, seen, seen.freed());
-        }
-    }
-
-    /// Gives back a slot that was taken and never published; the same as [`Self::release`].
-    pub fn abandon(&self, slot: u32) {
-        self.release(slot);
-    }
-
-    /// Moves a slot to a `new` backing if it still has the backing, of the same generation, that `expected`
-    /// shows; the references it has at that moment stay. True: the caller owns the old backing and frees it.
-    /// False: the slot has moved on (or `new` does not fit the word), the caller still owns the new one.
+    /// The content of a compressed slot now lies in its block too, with checksum `crc`: from here on the block
+    /// is the backing, if the slot still has the backing, of the same generation, that `expected` shows; the
+    /// references it has at that moment stay. True: the caller frees the compressed object. False: the slot
+    /// has been freed meanwhile, or is not compressed.
     #[must_use]
-    pub fn replace_backing(&self, slot: u32, expected: SlotWord, new: Backing) -> bool {
+    pub fn written_back(&self, slot: u32, expected: SlotWord, crc: u32) -> bool {
         let Ok(word) = self.word(slot) else { return false };
         let mut seen = SlotWord(word.load(Ordering::Acquire));
-        while seen.same_backing(expected) {
-            let Some(next) = seen.backed(new, seen.count()) else {
+        while seen.kind() == SlotKind::Compressed && seen.same_backing(expected) {
+            let Some(next) = seen.backed(Backing::Device { crc }, seen.count()) else {
                 return false;
             };
             match exchange(word, seen, next) {
@@ -443,27 +336,7 @@ impl<'a> SwapTable<'a> {
         false
     }
 
-    /// The slots that are busy with process index `owner`, in ascending order: for cleaning after it died.
-    pub fn busy_of(&self, owner: u16) -> impl Iterator<Item = u32> + use<'a> {
-        let busy = move |word: &AtomicU64| SlotWord(word.load(Ordering::Acquire)).owner() == Some(owner);
-        (0u32..u32::MAX)
-            .zip(self.words)
-            .filter(move |(_, word)| busy(word))
-            .map(|(slot, _)| slot)
-    }
-
-    /// About how many slots are in use: the sum of the hints.
-    #[must_use]
-    pub fn used(&self) -> u64 {
-        let used = |hint: &AtomicU32, cluster| hint.load(Ordering::Relaxed).min(self.usable_in(cluster));
-        self.free_hint
-            .iter()
-            .zip(0..)
-            .map(|(hint, cluster)| u64::from(used(hint, cluster)))
-            .sum()
-    }
-
-    fn word(&self, slot: u32) -> Result<&'a AtomicU64, Impossible> {
+    pub(crate) fn word(&self, slot: u32) -> Result<&'a AtomicU64, Impossible> {
         let outside = Impossible {
             slot,
             word: SlotWord::OUTSIDE.0,
@@ -503,129 +376,66 @@ mod tests {
     use super::*;
     use std::{format, vec::Vec};
 
-    fn table(slots: usize) -> (Vec<AtomicU64>, Vec<AtomicU32>) {
-        let words = (0..slots).map(|_| AtomicU64::new(0)).collect();
-        (
-            words,
-            (0..slots.div_ceil(CLUSTER_SLOTS))
-                .map(|_| AtomicU32::new(0))
-                .collect(),
-        )
+    fn table(slots: usize) -> Vec<AtomicU64> {
+        (0..slots).map(|_| AtomicU64::new(0)).collect()
     }
-
-    const FILE: Backing = Backing::File {
-        area: 31,
-        block: BLOCK_MAX,
-    };
 
     #[test]
     fn a_life() {
-        let (words, hints) = table(4);
-        let table = SwapTable::new(&words, &hints);
-        let cursor = AtomicU32::new(0);
-        let slot = table.alloc(7, &cursor).unwrap();
-        assert_eq!((slot, table.load(slot).owner(), table.used()), (1, Some(7), 1));
-        table
-            .publish(slot, Backing::Compressed(Handle(LOCATION_MAX)))
-            .unwrap();
-        let word = table.load(slot);
+        let words = table(4);
+        let table = SwapTable { words: &words };
+        words[1].store(SlotWord::taken(7, 33).raw(), Ordering::Relaxed);
+        assert_eq!((table.load(1).owner(), table.load(1).generation()), (Some(7), 1));
+        let object = Backing::Compressed(Handle(LOCATION_MAX));
+        table.publish(1, object).unwrap();
+        let word = table.load(1);
         assert_eq!(
             (word.kind(), word.count(), word.generation()),
-            (SlotKind::Compressed, 1, 1)
+            (SlotKind::Compressed, 1, 2)
         );
-        table.dup(slot).unwrap();
+        table.dup(1).unwrap();
         assert!(
-            table.replace_backing(slot, word, FILE),
+            table.written_back(1, word, !0),
             "a count that moved does not matter"
         );
-        assert!(!table.replace_backing(slot, word, FILE), "an old word does");
-        let word = table.load(slot);
+        assert!(!table.written_back(1, word, 5), "an old word does");
+        assert!(!table.written_back(1, table.load(1), 5), "nor is it compressed");
+        let (word, device) = (table.load(1), Backing::Device { crc: !0 });
         assert_eq!(
             (word.backing(), word.count(), word.generation()),
-            (Some(FILE), 2, 2)
+            (Some(device), 2, 3)
         );
-        assert_eq!(table.put(slot, 7), Ok(None));
-        assert_eq!(table.put(slot, 9), Ok(Some(FILE)));
-        assert_eq!(table.busy_of(9).collect::<Vec<_>>(), [1]);
-        table.release(slot);
-        assert_eq!((table.load(slot).kind(), table.used()), (SlotKind::Free, 0));
-        assert_eq!(table.load(slot).generation(), 2, "free slots remember");
+        assert_eq!(table.put(1, 7), Ok(None));
+        assert_eq!(table.put(1, 9), Ok(Some(device)));
+        assert_eq!(table.load(1).owner(), Some(9));
+        let gone = table.load(1).released();
+        assert_eq!(
+            (gone.kind(), gone.count(), gone.owner()),
+            (SlotKind::Released, 0, None)
+        );
     }
 
     #[test]
     fn the_impossible_is_reported_and_changes_nothing() {
-        let (words, hints) = table(4);
-        let table = SwapTable::new(&words, &hints);
-        let slot = table.alloc(1, &AtomicU32::new(9)).unwrap();
-        assert!(table.dup(slot).is_err() && table.put(slot, 1).is_err());
-        assert!(table.publish(slot, Backing::File { area: 32, block: 0 }).is_err());
-        assert!(
-            table
-                .publish(
-                    slot,
-                    Backing::File {
-                        area: 0,
-                        block: BLOCK_MAX + 1
-                    }
-                )
-                .is_err()
-        );
-        assert!(
-            table
-                .publish(slot, Backing::Compressed(Handle(LOCATION_MAX + 1)))
-                .is_err()
-        );
-        assert_eq!(table.load(slot).owner(), Some(1));
-        table.publish(slot, FILE).unwrap();
-        assert!(table.publish(slot, FILE).is_err());
-        table.release(slot);
-        assert_eq!(table.load(slot).backing(), Some(FILE));
-        assert!(!table.replace_backing(slot, table.load(slot), Backing::Compressed(Handle(!0))));
-        words[slot as usize].fetch_or(u64::from(COUNT_MAX) << COUNT_SHIFT, Ordering::Relaxed);
-        assert!(table.dup(slot).is_err());
-        assert_eq!(table.load(slot).count(), COUNT_MAX);
+        let words = table(4);
+        let table = SwapTable { words: &words };
+        assert!(table.publish(1, Backing::Device { crc: 0 }).is_err(), "free");
+        words[1].store(SlotWord::taken(1, 0).raw(), Ordering::Relaxed);
+        assert!(table.dup(1).is_err() && table.put(1, 1).is_err());
+        let outside = Backing::Compressed(Handle(LOCATION_MAX + 1));
+        assert!(table.publish(1, outside).is_err());
+        assert_eq!(table.load(1).owner(), Some(1));
+        table.publish(1, Backing::Device { crc: 3 }).unwrap();
+        assert!(table.publish(1, Backing::Device { crc: 3 }).is_err());
+        words[1].fetch_or(u64::from(COUNT_MAX) << COUNT_SHIFT, Ordering::Relaxed);
+        assert!(table.dup(1).is_err(), "count overflow");
+        assert_eq!(table.load(1).count(), COUNT_MAX);
         assert_eq!(table.load(4), SlotWord::OUTSIDE);
+        assert_eq!(SlotWord(8).kind(), SlotKind::Invalid, "free slots are all zero");
         let error = table.put(4, 1).unwrap_err();
         assert_eq!(
             format!("{error}"),
             "slot 4: found word 0x0000000000000007, expected a slot inside the table"
         );
-        assert_eq!(table.used(), 1);
-    }
-
-    #[test]
-    fn hints_that_lie_do_not_hide_slots() {
-        let (words, hints) = table(CLUSTER_SLOTS + 10);
-        let table = SwapTable::new(&words, &hints);
-        hints[0].store(u32::MAX, Ordering::Relaxed);
-        hints[1].store(10, Ordering::Relaxed);
-        assert_eq!(table.used(), 521);
-        let cursor = AtomicU32::new(600);
-        let mut got = Vec::new();
-        while let Some(slot) = table.alloc(3, &cursor) {
-            got.push(slot);
-        }
-        got.sort_unstable();
-        assert_eq!(got, (1..522).collect::<Vec<_>>());
-        hints[1].store(0, Ordering::Relaxed);
-        for slot in got {
-            table.abandon(slot);
-        }
-        assert_eq!(table.used(), 0);
-        assert_eq!(SwapTable::new(&[], &[]).alloc(0, &cursor), None);
-        assert_eq!(
-            SwapTable::new(&words[..1], &[]).alloc(0, &cursor),
-            None,
-            "slot 0 is never handed out"
-        );
-    }
-
-    #[test]
-    fn the_cursor_wraps() {
-        let (words, hints) = table(8);
-        let table = SwapTable::new(&words, &hints);
-        let cursor = AtomicU32::new(6);
-        let got: Vec<_> = core::iter::from_fn(|| table.alloc(0, &cursor)).collect();
-        assert_eq!(got, [6, 7, 1, 2, 3, 4, 5]);
     }
 }

@@ -176,6 +176,7 @@ pub struct ZpoolHints {
     free: AtomicU32,
 }
 
+#[cfg(not(all(test, loom)))]
 impl ZpoolHints {
     /// All zero.
     #[must_use]
@@ -188,6 +189,7 @@ impl ZpoolHints {
     }
 }
 
+#[cfg(not(all(test, loom)))]
 impl Default for ZpoolHints {
     fn default() -> Self {
         Self::new()
@@ -522,5 +524,5 @@ fn exchange(desc: &AtomicU64, seen: Desc, next: Desc) -> Result<(), Desc> {
         .map_err(Desc)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

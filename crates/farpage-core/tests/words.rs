@@ -25,7 +25,7 @@ fn any_state() -> impl Strategy<Value = PageState> {
 fn any_backing() -> impl Strategy<Value = Backing> {
     prop_oneof![
         (0..1u64 << 40).prop_map(|handle| Backing::Compressed(Handle(handle))),
-        (0..32u8, 0..1u64 << 35).prop_map(|(area, block)| Backing::File { area, block }),
+        any::<u32>().prop_map(|crc| Backing::Device { crc }),
     ]
 }
 
@@ -76,9 +76,9 @@ proptest! {
         let busy = word.busy(owner);
         prop_assert_eq!((busy.kind(), busy.owner(), busy.count()), (SlotKind::Busy, Some(owner), 0));
         prop_assert_eq!((busy.backing(), busy.generation()), (None, word.generation()));
-        let free = busy.freed();
-        prop_assert_eq!((free.kind(), free.count(), free.location()), (SlotKind::Free, 0, 0));
-        prop_assert_eq!(free.generation(), word.generation());
+        let gone = busy.released();
+        prop_assert_eq!((gone.kind(), gone.count(), gone.location()), (SlotKind::Released, 0, 0));
+        prop_assert_eq!(SlotWord::taken(owner, word.generation()), busy);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Returns to the pool what a process held that is gone: ended, killed at any instruction, or replaced by exec.
 //!
 //! Its page states name its references: each swapped page's slot is put. Slots it was filling or freeing are *busy* and name
-//! it as owner: what is behind them is found by the slot number that every block and object carries. Between the store of a new page
-//! state and the put of the old slot a kill can leave one reference too many (never one too few): that slot stays used until the tree ends.
+//! it as owner, clusters it was working on are locked with its name: compressed objects that such a slot, or a write-back cut short, has left
+//! over are found by the slot number that they carry. Last, those clusters are mended: count and lists are made anew from the slots. Between the store of a new page state
+//! and the put of the old slot a kill can leave one reference too many (never one too few): that slot stays used until the tree ends.
 //!
 //! # Safety
 //! Page states of a process that is gone (or is this one, before it manages anything) have no other user.
@@ -10,7 +11,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::page_state::{Kind, PageState};
+use farpage_core::slots::Slots;
+use farpage_core::swap_table::{SlotKind, SlotWord};
+use farpage_core::units::PAGE_SIZE;
 
 use crate::cow;
 use crate::pool::{Pool, STATES_LEN, entry_state};
@@ -26,7 +31,11 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
     }
     if entry.active.load(Ordering::Relaxed) != 0 {
         put_slots(pool, pool_fd, index);
-        free_busy(pool, pool_fd, index as u16);
+        if holds_any(pool, pool_fd, index as u16) {
+            free_objects(pool, index as u16);
+            free_slots(pool, pool_fd, index as u16);
+        }
+        release_zpages(pool, index as u16);
     }
     let header = pool.header();
     // What its children share with it stays in RAM, and is theirs alone from now on.
@@ -81,7 +90,7 @@ fn put_slots(pool: &Pool, pool_fd: i32, index: usize) {
 }
 
 /// The next written part of the pool's file in `at..end`, page-aligned.
-fn next_data(fd: i32, at: u64, end: u64) -> Option<(u64, u64)> {
+pub(crate) fn next_data(fd: i32, at: u64, end: u64) -> Option<(u64, u64)> {
     let seek = |from: u64, whence: i32| {
         // SAFETY: moves the file offset, which nobody uses.
         unsafe { sys::call(libc::SYS_lseek, [fd as u64, from, whence as u64, 0, 0, 0]) }.ok()
@@ -92,66 +101,102 @@ fn next_data(fd: i32, at: u64, end: u64) -> Option<(u64, u64)> {
 }
 
 fn put(pool: &Pool, slot: u32, owner: u16) {
-    let table = pool.swap_table();
     // A busy slot was being filled by the dead process: free_busy deals with it. Any other surprise costs a slot, not the tree.
-    if let Ok(Some(backing)) = table.put(slot, owner) {
-        tiers::free_backing(pool, backing, owner);
-        table.release(slot);
-        pool.header().slots_used.fetch_sub(1, Ordering::Relaxed);
+    if let Ok(Some(backing)) = pool.swap_table().put(slot, owner) {
+        tiers::free_backing(pool, slot, backing, owner);
+        release(pool, slot, owner);
     }
 }
 
-/// Frees the slots that `owner` left busy, and whatever carries their number.
-///
-/// Only written parts of the tables are looked at: reading a hole of shared memory would fill it.
-fn free_busy(pool: &Pool, pool_fd: i32, owner: u16) {
-    let table = pool.swap_table();
-    let zpool = pool.zpool();
-    let layout = pool.layout();
-    each_written(pool_fd, layout.slots, layout.slot_count, |slot| {
-        let slot = slot as u32;
-        if table.load(slot).owner() != Some(owner) {
-            return;
+fn release(pool: &Pool, slot: u32, owner: u16) {
+    let view = pool.slots();
+    // Fails for a slot that is not the dead process's: then it is somebody's, who knows it.
+    let _ = view.release(&[slot], owner);
+    tiers::count_locks(pool, &view);
+}
+
+/// Whether any cluster is locked by `owner`, or any slot of it busy, or released and not told.
+fn holds_any(pool: &Pool, pool_fd: i32, owner: u16) -> bool {
+    let mut found = false;
+    each_cluster(pool, pool_fd, |slots, cluster| {
+        found |= slots.cluster_word(cluster).holder() == Some(owner);
+        each_slot(pool, slots, cluster, |_, word| {
+            found |= word.owner() == Some(owner) || word.kind() == SlotKind::Released;
+        });
+    });
+    found
+}
+
+/// Frees the compressed objects that only `owner` knew of: of slots it left busy, and of slots whose content it had just written
+/// to their blocks (their cluster is still locked by it, so they have not become anybody else's).
+fn free_objects(pool: &Pool, owner: u16) {
+    let (table, zpool, slots) = (pool.swap_table(), pool.zpool(), pool.slots());
+    for (handle, slot) in (0..zpool.zpages()).flat_map(|zpage| zpool.objects(zpage)) {
+        let word = table.load(slot);
+        let cluster = slots.cluster_word(slot / CLUSTER_SLOTS as u32);
+        let left_over = match word.kind() {
+            SlotKind::Busy => word.owner() == Some(owner),
+            SlotKind::Device | SlotKind::Released | SlotKind::Free => cluster.holder() == Some(owner),
+            SlotKind::Compressed | SlotKind::Invalid => false,
+        };
+        if left_over {
+            tiers::free_object(pool, handle, owner);
         }
-        free_blocks_of(pool, pool_fd, slot);
-        zpool.handles_of(slot).for_each(|handle| {
-            if let Ok(Some(zpage)) = zpool.free(handle, owner) {
-                pool.punch_zpage(zpage);
-                zpool.release_zpage(zpage);
+    }
+}
+
+/// Unlocks the clusters that `owner` left locked, frees the slots it left busy, sweeps what was left released.
+fn free_slots(pool: &Pool, pool_fd: i32, owner: u16) {
+    each_cluster(pool, pool_fd, |slots, cluster| {
+        slots.mend(cluster, owner);
+        let mut released = false;
+        each_slot(pool, slots, cluster, |slot, word| {
+            released |= word.kind() == SlotKind::Released;
+            if word.owner() == Some(owner) {
+                release(pool, slot, owner);
             }
         });
-        table.release(slot);
-        pool.header().slots_used.fetch_sub(1, Ordering::Relaxed);
+        if released {
+            slots.sweep_or_tell(cluster, owner);
+        }
     });
+}
+
+fn release_zpages(pool: &Pool, owner: u16) {
+    let zpool = pool.zpool();
     for zpage in zpool.emptying_of(owner) {
         pool.punch_zpage(zpage);
         zpool.release_zpage(zpage);
     }
 }
 
-fn free_blocks_of(pool: &Pool, pool_fd: i32, slot: u32) {
-    for area in 0..pool.header().areas.load(Ordering::Relaxed) as usize {
-        let map = pool.block_map(area);
-        each_written(
-            pool_fd,
-            pool.layout().blocks[area],
-            map.words.len() as u64,
-            |block| {
-                if map.owner(block) == slot {
-                    map.free(block);
-                    pool.header().area[area].used.fetch_sub(1, Ordering::Relaxed);
-                }
-            },
-        );
+/// Calls `f` with the slots of a cluster and their words. Only clusters with used slots, or locked ones, have any: reading
+/// a hole of shared memory would fill it.
+fn each_slot(pool: &Pool, slots: &Slots<'_, &Pool>, cluster: u32, mut f: impl FnMut(u32, SlotWord)) {
+    let word = slots.cluster_word(cluster);
+    if word.count() == 0 && word.holder().is_none() {
+        return;
     }
+    let first = cluster * CLUSTER_SLOTS as u32;
+    (first..first + CLUSTER_SLOTS as u32).for_each(|slot| f(slot, pool.swap_table().load(slot)));
+}
+
+/// Calls `f` with every cluster that has been used, and maybe others.
+fn each_cluster(pool: &Pool, pool_fd: i32, mut f: impl FnMut(&Slots<'_, &Pool>, u32)) {
+    let layout = pool.layout();
+    let slots = pool.slots();
+    each_written(pool_fd, layout.clusters, layout.cluster_count, |cluster| {
+        f(&slots, cluster as u32);
+    });
 }
 
 /// Calls `f` with the index of every word that lies in a written page of the array of `count` words at `start`.
 fn each_written(pool_fd: i32, start: u64, count: u64, mut f: impl FnMut(u64)) {
     let end = start + count * 8;
     let mut at = start;
-    while let Some((from, to)) = next_data(pool_fd, at, end) {
-        ((from - start) / 8..(to - start) / 8).for_each(&mut f);
+    while let Some((from, to)) = next_data(pool_fd, at, end.next_multiple_of(PAGE_SIZE as u64)) {
+        let to_word = to.min(end);
+        ((from - start) / 8..(to_word - start) / 8).for_each(&mut f);
         at = to;
     }
 }

@@ -1,7 +1,7 @@
 //! farpage's live engine: swap in user space for the process it is loaded into, and the supervisor of a process tree.
 //!
 //! From a touch to the disk and back: [`signals`] (or [`thread`]) delivers the fault, [`fault`] brings the page in from
-//! [`tiers`], [`reclaim`] makes room by moving others out. [`mm`] is the state of this process, [`pool`] what the tree
+//! [`tiers`], [`reclaim`] makes room by moving others out, [`writeback`] makes room in the compressed tier. [`mm`] is the state of this process, [`pool`] what the tree
 //! shares. [`mem`], [`fork`] and [`trap`] keep mmap, fork and system calls true. [`supervisor`] runs in `farpage run`.
 //!
 //! `unsafe` lives in files that say so on top; the others deny it.
@@ -10,6 +10,7 @@
 pub mod activate;
 pub mod advice;
 pub mod areas;
+pub mod check;
 pub mod cleanup;
 pub mod cow;
 pub mod fault;
@@ -30,6 +31,7 @@ pub mod remote;
 pub mod residency;
 pub mod sigmask;
 pub mod signals;
+pub mod slot_batch;
 pub mod snapshot;
 pub mod stacks;
 pub mod stub;
@@ -42,3 +44,4 @@ pub mod tiers;
 pub mod trap;
 pub mod uffd;
 pub mod vfork;
+pub mod writeback;

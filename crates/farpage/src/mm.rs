@@ -62,7 +62,6 @@ pub struct Mm {
     pub gate: Gate,
     pub frames: Frames,
     pub zhints: ZpoolHints,
-    pub slot_cursor: AtomicU32,
     pub queue: Queue,
     /// Next window of pages the reclaim clock looks at.
     pub hand: AtomicU64,
@@ -101,7 +100,6 @@ static MM: Mm = Mm {
     gate: Gate::new(),
     frames: Frames::new(),
     zhints: ZpoolHints::new(),
-    slot_cursor: AtomicU32::new(0),
     queue: Queue::new(),
     hand: AtomicU64::new(0),
     top_page: AtomicU64::new(0),

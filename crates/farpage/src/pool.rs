@@ -1,10 +1,11 @@
 //! The pool: one shared memory object for a process tree. Offsets, never pointers; every word an atomic.
 //!
 //! ```text
-//! header | process table | swap table | slot hints | area block maps | zpool descriptors | zpool data | page states x MAX_PROCESSES
+//! header | process table | device states | current clusters | cluster words | lists | queue | swap table |
+//! zpool descriptors | zpool data | page states x MAX_PROCESSES
 //! ```
-//! Everything is sparse: what was never touched costs nothing. A process that is killed at any instruction leaves no
-//! lock behind; what it held is named by its process entry and found again by the supervisor (`cleanup`).
+//! Everything is sparse: what was never touched costs nothing. A process that is killed at any instruction leaves
+//! nothing that others wait for; what it held is named by its process entry and found again by the supervisor (`cleanup`).
 //!
 //! # Safety
 //! The mapping covers the layout that the header states, is page-aligned, zero-filled at creation, and never unmapped
@@ -13,9 +14,12 @@
 
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::devices::{Device, DeviceState};
+use farpage_core::fifo::Fifo;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
+use farpage_core::slots::{self, Parts, Punch, Slots};
 use farpage_core::stats::{Counter, Histogram, Source};
-use farpage_core::swap_area::BlockMap;
 use farpage_core::swap_table::SwapTable;
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
@@ -29,7 +33,13 @@ pub const MANAGED_LEN: u64 = 1 << 40;
 pub const MANAGED_PAGES: u64 = MANAGED_LEN / PAGE_SIZE as u64;
 pub const MAX_PROCESSES: usize = 1024;
 pub const MAX_AREAS: usize = 8;
-const MAGIC: u64 = 0x6661_7270_6167_6531; // "farpage1"
+/// Swap areas, and the device of what lives compressed only.
+pub const DEVICES: usize = MAX_AREAS + 1;
+/// Bytes before the places of the queue of full clusters: its two ends.
+const FIFO_PLACES: u64 = 64;
+/// Slot numbers have 32 bits.
+const CLUSTERS_MAX: u64 = (1 << 32) / CLUSTER_SLOTS as u64;
+const MAGIC: u64 = 0x6661_7270_6167_6532; // "farpage2"
 /// Bytes of one process's page-state array.
 pub const STATES_LEN: u64 = MANAGED_PAGES * 8;
 
@@ -44,10 +54,15 @@ pub fn is_managed(addr: u64) -> bool {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Layout {
+    /// Number of slots of each device; the last is without a file.
+    pub device_slots: [u64; DEVICES],
+    pub device_states: u64,
+    pub current: u64,
+    pub clusters: u64,
+    pub cluster_count: u64,
+    pub lists: u64,
+    pub fifo: u64,
     pub slots: u64,
-    pub slot_count: u64,
-    pub hints: u64,
-    pub blocks: [u64; MAX_AREAS],
     pub descs: u64,
     pub zdata: u64,
     pub zpage_count: u64,
@@ -70,6 +85,17 @@ impl Layout {
     pub fn new(geometry: &Geometry) -> Layout {
         const ALIGN: u64 = 2 << 20;
         let mut layout = Layout::default();
+        // A compressed page is at least one 64-byte object, but 16 per page of storage is as dense as data gets
+        // in practice; slots are 8 bytes of sparse memory each.
+        let compressed = geometry.zpages * (ZPAGE_BYTES / PAGE_SIZE) as u64 * 16;
+        let wanted = geometry.area_blocks.into_iter().chain([compressed]);
+        // Cluster 0 is nobody's.
+        layout.cluster_count = 1;
+        for (slots, wanted) in layout.device_slots.iter_mut().zip(wanted) {
+            let left = (CLUSTERS_MAX - layout.cluster_count) * CLUSTER_SLOTS as u64;
+            *slots = wanted.min(left);
+            layout.cluster_count += slots.div_ceil(CLUSTER_SLOTS as u64);
+        }
         let mut at = round(
             size_of::<Header>() as u64 + (MAX_PROCESSES * size_of::<ProcEntry>()) as u64,
             ALIGN,
@@ -79,16 +105,12 @@ impl Layout {
             at = round(at + bytes, ALIGN);
             start
         };
-        // A compressed page is at least one 64-byte object, but 16 per page of storage is as dense as data gets
-        // in practice; slots are 8 bytes of sparse memory each.
-        let compressed = geometry.zpages * (ZPAGE_BYTES as u64 / PAGE_SIZE as u64) * 16;
-        let slots = geometry.area_blocks.iter().sum::<u64>() + compressed;
-        layout.slot_count = round(slots + 512, 512).min(1 << 31);
-        layout.slots = take(layout.slot_count * 8);
-        layout.hints = take(layout.slot_count / 512 * 4);
-        for (at, blocks) in layout.blocks.iter_mut().zip(geometry.area_blocks) {
-            *at = take(blocks * 8);
-        }
+        layout.device_states = take((DEVICES * size_of::<DeviceState>()) as u64);
+        layout.current = take((slots::CPUS * slots::CURRENT_WORDS * 8) as u64);
+        layout.clusters = take(layout.cluster_count * 8);
+        layout.lists = take(slots::list_words(layout.cluster_count as usize) as u64 * 8);
+        layout.fifo = take(FIFO_PLACES + layout.cluster_count * 4);
+        layout.slots = take(layout.slot_count() * 8);
         layout.zpage_count = geometry.zpages;
         layout.descs = take(geometry.zpages * 8);
         layout.zdata = take(geometry.zpages * ZPAGE_BYTES as u64);
@@ -96,6 +118,26 @@ impl Layout {
         layout.states = at;
         layout.total = layout.states + MAX_PROCESSES as u64 * STATES_LEN;
         layout
+    }
+
+    #[must_use]
+    pub fn slot_count(&self) -> u64 {
+        self.cluster_count * CLUSTER_SLOTS as u64
+    }
+
+    /// The devices: areas in the order given, then the one without a file.
+    fn devices(&self) -> [Device; DEVICES] {
+        let mut first_cluster = 1;
+        core::array::from_fn(|i| {
+            let device = Device {
+                first_cluster,
+                slots: self.device_slots[i] as u32,
+                priority: -(i as i32) - 1,
+                has_file: i < MAX_AREAS,
+            };
+            first_cluster = device.end_cluster();
+            device
+        })
     }
 }
 
@@ -107,8 +149,8 @@ fn round(value: u64, to: u64) -> u64 {
 #[repr(C)]
 pub struct Area {
     pub blocks: AtomicU64,
+    /// Blocks that hold a page.
     pub used: AtomicI64,
-    pub cursor: AtomicU32,
     pub descriptor: AtomicI32,
     pub priority: AtomicI32,
     /// File or block device path, NUL-padded, for people to read.
@@ -132,7 +174,6 @@ pub struct Header {
     pub committed: AtomicI64,
     pub unmanaged: AtomicI64,
     pub peak: AtomicI64,
-    pub slots_used: AtomicI64,
     pub zpages_used: AtomicU64,
     pub zpages_limit: AtomicU64,
     /// Bumped to ask every process to reclaim; a futex.
@@ -196,6 +237,7 @@ pub struct ProcEntry {
 pub struct Pool {
     base: u64,
     layout: Layout,
+    devices: [Device; DEVICES],
 }
 
 impl Pool {
@@ -215,6 +257,7 @@ impl Pool {
         let pool = Pool {
             base: map_shared(fd, 0, layout.common, None)?,
             layout,
+            devices: layout.devices(),
         };
         let words = pool.header().layout.iter();
         // SAFETY: Layout is repr(C) and made of u64 only, so it is exactly this many words.
@@ -245,6 +288,7 @@ impl Pool {
         Some(Pool {
             base: map_shared(fd, 0, layout.common, None).ok()?,
             layout,
+            devices: layout.devices(),
         })
     }
 
@@ -266,18 +310,38 @@ impl Pool {
 
     #[must_use]
     pub fn swap_table(&self) -> SwapTable<'static> {
-        SwapTable::new(
-            self.part(self.layout.slots, self.layout.slot_count),
-            self.part(self.layout.hints, self.layout.slot_count / 512),
-        )
+        SwapTable {
+            words: self.part(self.layout.slots, self.layout.slot_count()),
+        }
     }
 
     #[must_use]
-    pub fn block_map(&self, area: usize) -> BlockMap<'static> {
-        let blocks = self.header().area[area].blocks.load(Ordering::Relaxed);
-        BlockMap {
-            words: self.part(self.layout.blocks[area], blocks),
-        }
+    pub fn devices(&self) -> &[Device; DEVICES] {
+        &self.devices
+    }
+
+    #[must_use]
+    pub fn device_states(&self) -> &'static [DeviceState] {
+        self.part(self.layout.device_states, DEVICES as u64)
+    }
+
+    /// A view on the slot allocator.
+    #[must_use]
+    pub fn slots(&self) -> Slots<'_, &Pool> {
+        let clusters = self.layout.cluster_count;
+        let parts = Parts {
+            table: self.swap_table(),
+            clusters: self.part(self.layout.clusters, clusters),
+            lists: self.part(self.layout.lists, slots::list_words(clusters as usize) as u64),
+            current: self.part(self.layout.current, (slots::CPUS * slots::CURRENT_WORDS) as u64),
+            fifo: Fifo {
+                places: self.part(self.layout.fifo + FIFO_PLACES, clusters),
+                ends: &self.part(self.layout.fifo, 1)[0],
+            },
+            devices: &self.devices,
+            states: self.device_states(),
+        };
+        Slots::new(parts, self)
     }
 
     #[must_use]
@@ -334,6 +398,20 @@ fn map_shared(fd: i32, offset: u64, len: u64, at: Option<u64>) -> Result<u64, Er
             fd,
             offset,
         )
+    }
+}
+
+impl Punch for &Pool {
+    fn punch(&self, cluster: u32) {
+        let words = CLUSTER_SLOTS as u64 * 8;
+        // SAFETY: the cluster's words are all free and its lock is held, so nobody writes them; readers get zeros.
+        let _ = unsafe {
+            sys::madvise(
+                self.base + self.layout.slots + u64::from(cluster) * words,
+                words,
+                libc::MADV_REMOVE,
+            )
+        };
     }
 }
 

@@ -16,11 +16,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
+use farpage_core::swap_table::Backing;
 
 use crate::cow;
 use crate::gate::Spin;
 use crate::mm::{CHUNK_PAGES, Context, Mm, PAGE, RESIDENT_MASK, address};
 use crate::queue;
+use crate::slot_batch::SlotBatch;
 use crate::sys::{self, Errno};
 use crate::tiers;
 
@@ -506,16 +508,24 @@ fn store_oldest(mm: &Mm) -> u64 {
         info.base_page.load(Ordering::Relaxed),
         info.filled.load(Ordering::Relaxed),
     );
+    let mut batch = SlotBatch::default();
     let mut context = mm.context();
-    let mut raw = 0u64; // frames that did not fit the compressed tier
+    // Frames to be written to a file, and where.
+    let (mut raw, mut slots) = (0u64, [0u32; BLOCK as usize]);
     for i in bits(filled) {
         let frame = block * BLOCK + i;
-        if holds(mm, base + i, frame) && !store_small(mm, base + i, frame, &mut context) {
+        if !holds(mm, base + i, frame) || store_zero(mm, base + i, frame) {
+            continue;
+        }
+        let left = (filled >> i).count_ones() as usize;
+        if let Some(slot) = store_small(mm, (base + i, frame), left, &mut batch, &mut context) {
             raw |= 1 << i;
+            slots[i as usize] = slot;
         }
     }
     drop(context);
-    store_raw(mm, base, block, raw);
+    batch.finish(mm);
+    store_raw(mm, base, block, raw, &slots);
     release_block(mm, base, block, filled)
 }
 
@@ -525,38 +535,46 @@ fn holds(mm: &Mm, page: u64, frame: u64) -> bool {
     seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked()
 }
 
-/// Zero page, or compressed; false if neither.
-fn store_small(mm: &Mm, page: u64, frame: u64, context: &mut Context) -> bool {
-    let at = mm.frames.address(frame);
-    if tiers::is_zero(at) {
-        let seen = mm.load(page);
-        if seen.kind() == Kind::Cached
-            && seen.frame() == frame
-            && !seen.is_locked()
-            && mm.try_lock(page, seen)
-        {
-            mm.unlock(page, seen, PageState::zero());
-            mm.header().count(Counter::SwpoutZero, 1);
-        }
-        return true;
+/// True for a page of zeros, which needs no place.
+fn store_zero(mm: &Mm, page: u64, frame: u64) -> bool {
+    if !tiers::is_zero(mm.frames.address(frame)) {
+        return false;
     }
-    let Some(compressed) = tiers::compress(mm, at, context) else {
-        return false;
-    };
-    let Some(slot) = tiers::alloc_slot(mm) else {
-        return false;
-    };
-    let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) else {
-        tiers::abandon_slot(mm, slot);
-        return false;
-    };
-    hand_over(mm, page, frame, slot, backing);
+    let seen = mm.load(page);
+    if seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked() && mm.try_lock(page, seen) {
+        mm.unlock(page, seen, PageState::zero());
+        mm.header().count(Counter::SwpoutZero, 1);
+    }
     true
+}
+
+/// Compresses a page, given with its frame, and hands it over. What is not worth it, or finds the tier full, gets a slot
+/// with a block, which is returned: it is to be written there. None if there is no such slot either.
+fn store_small(
+    mm: &Mm,
+    (page, frame): (u64, u64),
+    left: usize,
+    batch: &mut SlotBatch,
+    context: &mut Context,
+) -> Option<u32> {
+    let Some(compressed) = tiers::compress(mm, mm.frames.address(frame), context) else {
+        return batch.for_file(mm, left);
+    };
+    let slot = batch.for_compressed(mm, left)?;
+    if let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) {
+        hand_over(mm, page, frame, slot, backing);
+        return None;
+    }
+    if tiers::place_of(mm.pool(), slot).is_some() {
+        return Some(slot);
+    }
+    tiers::release(mm, &[slot]);
+    batch.for_file(mm, left)
 }
 
 /// The page is in `slot` from now on, unless the program took it back. The word names the slot before the slot counts
 /// the reference, so a process killed in between leaves a busy slot of its own and nothing else.
-fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: farpage_core::swap_table::Backing) {
+fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
     let seen = mm.load(page);
     let table = mm.pool().swap_table();
     let still = seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked();
@@ -571,45 +589,36 @@ fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: farpage_core::s
         }
         mm.unlock(page, locked, PageState::swapped(slot));
     } else {
-        tiers::free_backing(mm.pool(), backing, mm.owner());
-        tiers::abandon_slot(mm, slot);
+        tiers::free_backing(mm.pool(), slot, backing, mm.owner());
+        tiers::release(mm, &[slot]);
     }
 }
 
-/// Writes the frames in `raw` to a swap file in runs.
-fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64) {
-    let mut left = raw;
-    while left != 0 {
-        let at = u64::from(left.trailing_zeros());
-        let len = u64::from((!(left >> at)).trailing_zeros()).min(BLOCK - at);
-        let mut slots = [0u32; BLOCK as usize];
-        let got = (0..len as usize)
-            .take_while(|&i| tiers::alloc_slot(mm).map(|slot| slots[i] = slot).is_some())
-            .count();
-        let written = tiers::write_run(mm, mm.frames.address(block * BLOCK + at), &slots[..got]);
-        let count = written.as_ref().map_or(0, |w| w.count);
-        if let Some(run) = &written {
-            for i in 0..count as u64 {
-                let backing = farpage_core::swap_table::Backing::File {
-                    area: run.area,
-                    block: run.first + i,
-                };
-                hand_over(
-                    mm,
-                    base + at + i,
-                    block * BLOCK + at + i,
-                    slots[i as usize],
-                    backing,
-                );
+/// Writes the frames in `raw` to their slots' blocks, neighbours with neighbouring slots in one run.
+fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64, slots: &[u32; BLOCK as usize]) {
+    let mut at = 0;
+    while at < BLOCK as usize {
+        if raw >> at & 1 == 0 {
+            at += 1;
+            continue;
+        }
+        let place = tiers::place_of(mm.pool(), slots[at]);
+        let follows = |i: &usize| {
+            let there = tiers::place_of(mm.pool(), slots[at + i]);
+            raw >> (at + i) & 1 == 1 && there == place.map(|(area, block)| (area, block + *i as u64))
+        };
+        let count = 1 + (1..BLOCK as usize - at).take_while(follows).count();
+        let run = &slots[at..at + count];
+        let frame = block * BLOCK + at as u64;
+        if tiers::write_run(mm, mm.frames.address(frame), run[0], count) {
+            for (i, &slot) in (0u64..).zip(run) {
+                let crc = tiers::checksum(mm.frames.address(frame + i));
+                hand_over(mm, base + at as u64 + i, frame + i, slot, Backing::Device { crc });
             }
+        } else {
+            tiers::release(mm, run);
         }
-        slots[count..got]
-            .iter()
-            .for_each(|&slot| tiers::abandon_slot(mm, slot));
-        if count == 0 {
-            return;
-        }
-        left &= !(mask(count as u64) << at);
+        at += count;
     }
 }
 

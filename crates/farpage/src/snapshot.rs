@@ -168,7 +168,8 @@ pub fn running_trees() -> Vec<i32> {
 }
 
 /// Opens the pool that process `pid` (a supervisor or a member of its tree) has among its descriptors.
-fn pool_of(pid: i32) -> Option<Pool> {
+#[must_use]
+pub fn open_pool(pid: i32) -> Option<(fs::File, Pool)> {
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
         let target = fs::read_link(entry.path()).unwrap_or_default();
         if target.to_string_lossy().starts_with("/memfd:farpage-pool") {
@@ -177,10 +178,15 @@ fn pool_of(pid: i32) -> Option<Pool> {
                 .write(true)
                 .open(entry.path())
                 .ok()?;
-            return Pool::attach(std::os::fd::AsRawFd::as_raw_fd(&file));
+            let pool = Pool::attach(std::os::fd::AsRawFd::as_raw_fd(&file))?;
+            return Some((file, pool));
         }
     }
     None
+}
+
+fn pool_of(pid: i32) -> Option<Pool> {
+    open_pool(pid).map(|(_, pool)| pool)
 }
 
 /// A view on a running tree.

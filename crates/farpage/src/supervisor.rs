@@ -144,8 +144,10 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     header
         .readahead
         .store(policy.unwrap_or_default() as u32, Ordering::Relaxed);
-    for (slot, area) in header.area.iter().zip(open) {
-        slot.blocks.store(area.blocks, Ordering::Relaxed);
+    let numbered = pool.layout().device_slots;
+    for ((slot, area), blocks) in header.area.iter().zip(open).zip(numbered) {
+        // What is beyond the last slot number is not used.
+        slot.blocks.store(blocks, Ordering::Relaxed);
         for (byte, value) in slot.name.iter().zip(area.name.bytes().take(119)) {
             byte.store(value, Ordering::Relaxed);
         }

@@ -172,6 +172,16 @@ pub fn now_ns() -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
+/// The CPU this thread runs on at the moment. The kernel keeps the number in the limit of a segment that any program may
+/// ask for (so does the vDSO's getcpu); 0 where there is none.
+pub fn cpu() -> u32 {
+    const CPU_SEGMENT: u32 = 15 * 8 + 3;
+    let mut limit = 0u32;
+    // SAFETY: reads a segment limit; leaves the register as it was if there is no such segment.
+    unsafe { asm!("lsl {0:e}, {1:e}", inout(reg) limit, in(reg) CPU_SEGMENT, options(nomem, nostack)) };
+    limit & 0xfff
+}
+
 /// A full 64-bit signal mask as the kernel knows it.
 pub type SigMask = u64;
 /// Bit of a signal in a [`SigMask`].

@@ -16,6 +16,7 @@ use crate::pool::is_managed;
 use crate::reclaim;
 use crate::remote;
 use crate::sys::{self, Errno};
+use crate::writeback;
 
 const STACK_LEN: u64 = 64 << 10;
 /// How often a reclaimer looks at the tree's state on its own, in microseconds.
@@ -87,6 +88,10 @@ extern "C" fn reclaimer_main() -> ! {
         {
             let _inside = mm.gate.shared();
             done = reclaim::reclaim(mm, excess.min(128));
+        }
+        if writeback::is_due(mm) {
+            let _inside = mm.gate.shared();
+            done += writeback::run(mm);
         }
         if done == 0 {
             SLEEPS.store(1, Ordering::Relaxed);

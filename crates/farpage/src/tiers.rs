@@ -1,5 +1,8 @@
 //! Where pages go when they leave: the compressed tier in the pool, then swap files; and how they come back.
 //!
+//! Every page that leaves gets a slot first, which is a place in a swap file where there is room (`slot_batch`). Whether its
+//! content lies there, or compressed in RAM for now, is in the slot's word alone.
+//!
 //! A page is handed on only after its CRC-32C, taken when it left, has been found equal. The check follows
 //! decompression, so it covers the codec too; a mismatch with an unchanged slot word is corruption and stops the program.
 //!
@@ -10,12 +13,16 @@
 
 use core::sync::atomic::Ordering;
 
+use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::devices;
+use farpage_core::slots::Slots;
 use farpage_core::stats::{Counter, Source};
 use farpage_core::swap_table::{Backing, Impossible};
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::Handle;
 
 use crate::mm::{Context, Mm, PAGE, fd};
+use crate::pool::Pool;
 use crate::sys::{self, Errno};
 
 const HEADER_BYTES: usize = 16;
@@ -43,7 +50,10 @@ pub fn load(mm: &Mm, slot: u32, context: &mut Context, at: usize) -> Result<Sour
         let word = table.load(slot);
         let result = match word.backing() {
             Some(Backing::Compressed(handle)) => load_compressed(mm, slot, handle, context, at),
-            Some(Backing::File { area, block }) => load_blocks(mm, &[slot], (area, block), context, at),
+            Some(Backing::Device { .. }) => match place_of(mm.pool(), slot) {
+                Some(place) => load_blocks(mm, &[slot], place, context, at),
+                None => Err(LoadError::Impossible { slot }),
+            },
             None => Err(LoadError::Impossible { slot }),
         };
         match result {
@@ -64,10 +74,26 @@ fn load_compressed(
     context: &mut Context,
     to: usize,
 ) -> Result<Source, LoadError> {
-    let zpool = mm.pool().zpool();
-    let offset = zpool.offset(handle) as u64;
+    let Context { bounce, out, .. } = context;
+    if unpack(mm.pool(), slot, handle, out, &mut bounce[to]).is_none() {
+        return Err(LoadError::Corrupt { slot });
+    }
+    mm.header().count(Counter::Zswpin, 1);
+    Ok(Source::Compressed)
+}
+
+/// Decompresses an object into `page`, by way of `copy`; its checksum, which has been found right. None if it is not that of
+/// `slot`, or damaged.
+pub fn unpack(
+    pool: &Pool,
+    slot: u32,
+    handle: Handle,
+    copy: &mut [u8; 2 * PAGE_SIZE],
+    page: &mut [u8; PAGE_SIZE],
+) -> Option<u32> {
+    let zpool = pool.zpool();
     let capacity = zpool.capacity(handle);
-    let at = mm.pool().zdata(offset);
+    let at = pool.zdata(zpool.offset(handle) as u64);
     // SAFETY: a handle from a slot word lies inside the zpool's data; u32 reads of shared memory, volatile.
     let (owner, length, crc) = unsafe {
         let words = at as *const u32;
@@ -77,26 +103,27 @@ fn load_compressed(
             words.add(2).read_volatile(),
         )
     };
-    if owner != slot || length == 0 || length + HEADER_BYTES > capacity || length > context.out.len() {
-        return Err(LoadError::Corrupt { slot });
+    if owner != slot || length == 0 || length + HEADER_BYTES > capacity || length > copy.len() {
+        return None;
     }
-    let Context { bounce, out, .. } = context;
-    // SAFETY: length bytes lie inside the object and fit `out`; see the file's note on shared bytes.
+    // SAFETY: length bytes lie inside the object and fit `copy`; see the file's note on shared bytes.
     unsafe {
-        core::ptr::copy_nonoverlapping((at + HEADER_BYTES as u64) as *const u8, out.as_mut_ptr(), length)
+        core::ptr::copy_nonoverlapping((at + HEADER_BYTES as u64) as *const u8, copy.as_mut_ptr(), length)
     };
-    let decoded = lz4_flex::block::decompress_into(&out[..length], &mut bounce[to][..]);
-    if !matches!(decoded, Ok(PAGE_SIZE)) || crc32c::crc32c(&bounce[to][..]) != crc {
-        return Err(LoadError::Corrupt { slot });
-    }
-    mm.header().count(Counter::Zswpin, 1);
-    Ok(Source::Compressed)
+    let decoded = lz4_flex::block::decompress_into(&copy[..length], &mut page[..]);
+    (matches!(decoded, Ok(PAGE_SIZE)) && crc32c::crc32c(&page[..]) == crc).then_some(crc)
+}
+
+/// The area and the block of a slot; none for a slot without a file.
+pub fn place_of(pool: &Pool, slot: u32) -> Option<(u8, u64)> {
+    let (index, device) = devices::owner_of(pool.devices(), slot / CLUSTER_SLOTS as u32)?;
+    device.has_file.then(|| (index as u8, device.block(slot)))
 }
 
 /// Where in a file a slot's page lies, if it does.
 pub fn block_of(mm: &Mm, slot: u32) -> Option<(u8, u64)> {
     match mm.pool().swap_table().load(slot).backing() {
-        Some(Backing::File { area, block }) => Some((area, block)),
+        Some(Backing::Device { .. }) => place_of(mm.pool(), slot),
         _ => None,
     }
 }
@@ -111,7 +138,7 @@ pub fn load_blocks(
     to: usize,
 ) -> Result<Source, LoadError> {
     let (area, block) = first;
-    let map = mm.pool().block_map(usize::from(area));
+    let table = mm.pool().swap_table();
     let at = context.bounce[to].as_mut_ptr() as u64;
     let bytes = slots.len() as u64 * PAGE;
     // SAFETY: the bounce pages are ours alone, and the caller asks for no more than lie behind `to`.
@@ -122,8 +149,8 @@ pub fn load_blocks(
         },
     )?;
     for (i, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot != 0) {
-        let block = block + i as u64;
-        if map.owner(block) != slot || crc32c::crc32c(&context.bounce[to + i][..]) != map.crc(block) {
+        let crc = crc32c::crc32c(&context.bounce[to + i][..]);
+        if table.load(slot).backing() != Some(Backing::Device { crc }) {
             return Err(LoadError::Corrupt { slot });
         }
     }
@@ -217,109 +244,90 @@ pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context
     Some(Backing::Compressed(handle))
 }
 
-/// A run of blocks written for the first `count` of the slots asked for.
-pub struct Written {
-    pub area: u8,
-    pub first: u64,
-    pub count: usize,
-}
-
-/// Writes frames that lie one after another at `address` to consecutive blocks, owned by `slots`, of the first area
-/// with room. May do fewer than asked; `None` if every area is full or failing.
-pub fn write_run(mm: &Mm, address: u64, slots: &[u32]) -> Option<Written> {
+/// Writes `count` frames that lie one after another at `address` to the blocks of the slots from `first` on, all of one area.
+/// False if the area fails: it gets no more pages until nothing else has room.
+pub fn write_run(mm: &Mm, address: u64, first: u32, count: usize) -> bool {
+    let Some((area, block)) = place_of(mm.pool(), first) else {
+        return false;
+    };
+    let bytes = count as u64 * PAGE;
+    let file = mm.fd(fd::AREAS + i32::from(area));
+    // SAFETY: the frames belong to a block that this thread is storing: readable and unchanging.
+    let result = unsafe { sys::pwrite_all(file, address, bytes, block * PAGE) };
+    if result.is_err() {
+        mm.pool().device_states()[usize::from(area)]
+            .shut
+            .store(1, Ordering::Relaxed);
+        return false;
+    }
     let header = mm.header();
-    for area in 0..header.areas.load(Ordering::Relaxed) as usize {
-        let info = &header.area[area];
-        if info.used.load(Ordering::Relaxed) >= info.blocks.load(Ordering::Relaxed) as i64 {
-            continue;
-        }
-        if i64::from(info.cursor.load(Ordering::Relaxed)) > bound(info.used.load(Ordering::Relaxed)) {
-            info.cursor.store(0, Ordering::Relaxed);
-        }
-        let map = mm.pool().block_map(area);
-        let Some((first, count)) = map.alloc_run(&info.cursor, slots) else {
-            continue;
-        };
-        info.used.fetch_add(count as i64, Ordering::Relaxed);
-        let bytes = count as u64 * PAGE;
-        // SAFETY: the frames belong to a block that this thread is storing: readable and unchanging.
-        let result = unsafe { sys::pwrite_all(mm.fd(fd::AREAS + area as i32), address, bytes, first * PAGE) };
-        if result.is_err() {
-            (first..first + count as u64).for_each(|block| map.free(block));
-            info.used.fetch_sub(count as i64, Ordering::Relaxed);
-            continue;
-        }
-        for i in 0..count as u64 {
-            // SAFETY: as above.
-            let page = unsafe { core::slice::from_raw_parts((address + i * PAGE) as *const u8, PAGE_SIZE) };
-            map.set_crc(first + i, crc32c::crc32c(page));
-        }
-        header.count(Counter::Pswpout, count as u64);
-        header.count(Counter::FileWriteBytes, bytes);
-        return Some(Written {
-            area: area as u8,
-            first,
-            count,
-        });
-    }
-    None
+    header.area[usize::from(area)]
+        .used
+        .fetch_add(count as i64, Ordering::Relaxed);
+    header.count(Counter::Pswpout, count as u64);
+    header.count(Counter::FileWriteBytes, bytes);
+    true
 }
 
-/// A slot to fill. Slots are taken from the low end of the table, bounded by half as many again as are in use, so that
-/// the written part of the table (and of the swap file, see `write_run`) stays in proportion.
-pub fn alloc_slot(mm: &Mm) -> Option<u32> {
-    let used = mm.header().slots_used.fetch_add(1, Ordering::Relaxed);
-    if i64::from(mm.slot_cursor.load(Ordering::Relaxed)) > bound(used) {
-        mm.slot_cursor.store(0, Ordering::Relaxed);
-    }
-    let slot = mm.pool().swap_table().alloc(mm.owner(), &mm.slot_cursor);
-    if slot.is_none() {
-        mm.header().slots_used.fetch_sub(1, Ordering::Relaxed);
-    }
-    slot
+/// The checksum of the frame at `address`.
+pub fn checksum(address: u64) -> u32 {
+    // SAFETY: as in is_zero.
+    crc32c::crc32c(unsafe { core::slice::from_raw_parts(address as *const u8, PAGE_SIZE) })
 }
 
-/// Gives back a slot that was never published.
-pub fn abandon_slot(mm: &Mm, slot: u32) {
-    mm.pool().swap_table().abandon(slot);
-    mm.header().slots_used.fetch_sub(1, Ordering::Relaxed);
+/// Gives back slots of this process that have no content.
+pub fn release(mm: &Mm, slots: &[u32]) {
+    let view = mm.pool().slots();
+    if let Err(impossible) = view.release(slots, mm.owner()) {
+        stop(&impossible);
+    }
+    count_locks(mm.pool(), &view);
 }
 
-fn bound(used: i64) -> i64 {
-    used + used / 2 + 8192
+/// Adds what a view counted to the tree's figures.
+pub fn count_locks(pool: &Pool, view: &Slots<'_, &Pool>) {
+    let tally = view.take_tally();
+    pool.header().count(Counter::SlotLock, tally.locks);
+    if tally.missed != 0 {
+        pool.header().count(Counter::SlotLockMissed, tally.missed);
+    }
 }
 
 /// Gives up one reference to `slot`; the last one frees what is behind it.
 pub fn put(mm: &Mm, slot: u32) {
-    let table = mm.pool().swap_table();
-    match table.put(slot, mm.owner()) {
+    match mm.pool().swap_table().put(slot, mm.owner()) {
         Ok(Some(backing)) => {
-            free_backing(mm.pool(), backing, mm.owner());
-            table.release(slot);
-            mm.header().slots_used.fetch_sub(1, Ordering::Relaxed);
+            free_backing(mm.pool(), slot, backing, mm.owner());
+            release(mm, &[slot]);
         }
         Ok(None) => {}
         Err(impossible) => stop(&impossible),
     }
 }
 
-/// Frees the storage behind a slot that has no reference left.
-pub fn free_backing(pool: &crate::pool::Pool, backing: Backing, owner: u16) {
+/// Frees the storage behind a slot that has no reference left. The slot is still busy.
+pub fn free_backing(pool: &Pool, slot: u32, backing: Backing, owner: u16) {
     match backing {
-        Backing::Compressed(handle) => match pool.zpool().free(handle, owner) {
-            Ok(Some(zpage)) => {
-                pool.punch_zpage(zpage);
-                pool.zpool().release_zpage(zpage);
+        Backing::Compressed(handle) => free_object(pool, handle, owner),
+        Backing::Device { .. } => {
+            if let Some((area, _)) = place_of(pool, slot) {
+                pool.header().area[usize::from(area)]
+                    .used
+                    .fetch_sub(1, Ordering::Relaxed);
             }
-            Ok(None) => {}
-            Err(impossible) => stop(&impossible),
-        },
-        Backing::File { area, block } => {
-            pool.block_map(usize::from(area)).free(block);
-            pool.header().area[usize::from(area)]
-                .used
-                .fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// Frees a compressed object, and its zpage's memory with the last one.
+pub fn free_object(pool: &Pool, handle: Handle, owner: u16) {
+    match pool.zpool().free(handle, owner) {
+        Ok(Some(zpage)) => {
+            pool.punch_zpage(zpage);
+            pool.zpool().release_zpage(zpage);
+        }
+        Ok(None) => {}
+        Err(impossible) => stop(&impossible),
     }
 }
 

@@ -1,0 +1,128 @@
+//! Devices: how the slot numbers are divided among them, and in which order they are used.
+//!
+//! Each device owns a range of whole clusters, so a slot's number tells its device and its block:
+//!
+//! ```text
+//! block = slot - first_cluster * 512        clusters = ceil(blocks / 512), of which the last may be short
+//! ```
+//!
+//! Cluster 0 belongs to nobody: slot 0 names nothing anywhere. One more device stands behind those with a
+//! file: it has slots for content that lives compressed only, when no file is given or all their slots are
+//! used.
+
+use crate::cluster::CLUSTER_SLOTS;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Where a device's slots lie, and what they may hold. Fixed while the pool exists.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Its first cluster; 0 for a device that is not there.
+    pub first_cluster: u32,
+    /// Its number of slots (blocks of 4 KiB).
+    pub slots: u32,
+    /// Devices of higher priority are filled first, equal ones in turn.
+    pub priority: i32,
+    /// Whether the slots have blocks to write to.
+    pub has_file: bool,
+}
+
+impl Device {
+    /// How many clusters it has.
+    #[must_use]
+    pub const fn clusters(&self) -> u32 {
+        self.slots.div_ceil(CLUSTER_SLOTS as u32)
+    }
+
+    /// One past its last cluster.
+    #[must_use]
+    pub const fn end_cluster(&self) -> u32 {
+        self.first_cluster + self.clusters()
+    }
+
+    /// Whether a cluster is one of its own.
+    #[must_use]
+    pub const fn owns(&self, cluster: u32) -> bool {
+        cluster >= self.first_cluster && cluster < self.end_cluster()
+    }
+
+    /// Slots of one of its clusters: 512, less in a short last one.
+    #[must_use]
+    pub const fn capacity(&self, cluster: u32) -> usize {
+        let before = (cluster - self.first_cluster) as usize * CLUSTER_SLOTS;
+        let left = self.slots as usize - before;
+        if left < CLUSTER_SLOTS { left } else { CLUSTER_SLOTS }
+    }
+
+    /// The block of one of its slots.
+    #[must_use]
+    pub const fn block(&self, slot: u32) -> u64 {
+        slot as u64 - self.first_cluster as u64 * CLUSTER_SLOTS as u64
+    }
+}
+
+/// The device that owns a cluster, and its index.
+#[must_use]
+pub fn owner_of(devices: &[Device], cluster: u32) -> Option<(usize, &Device)> {
+    devices
+        .iter()
+        .enumerate()
+        .find(|(_, device)| device.owns(cluster))
+}
+
+/// What changes about a device; all zero is an empty one. Only the first word decides anything that matters
+/// (which clusters have ever been used); the others steer.
+#[derive(Debug)]
+#[repr(C)]
+pub struct DeviceState {
+    /// Clusters below this were used at least once; those above have never been looked at.
+    pub fresh: AtomicU32,
+    /// Clusters that are not free.
+    pub active: AtomicU32,
+    /// Slots taken.
+    pub used: AtomicU64,
+    /// Whose turn it is among devices of equal priority (kept by the first of them).
+    pub turn: AtomicU32,
+    /// Not 0: nothing is allocated here for now, because writing failed.
+    pub shut: AtomicU32,
+    /// Fills the line.
+    pub padding: [AtomicU32; 10],
+}
+
+impl DeviceState {
+    /// Whether the clusters in use are dense enough to start on a free one: then what is allocated lies side
+    /// by side. Otherwise half-empty clusters come first, so that table and file stay in proportion to what
+    /// is used.
+    #[must_use]
+    pub fn dense(&self) -> bool {
+        let used = self.used.load(Ordering::Relaxed);
+        let active = u64::from(self.active.load(Ordering::Relaxed)) * CLUSTER_SLOTS as u64;
+        active <= used.saturating_add(used / 2 + SLACK_SLOTS)
+    }
+}
+
+const SLACK_SLOTS: u64 = 8192;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_and_blocks() {
+        let device = Device {
+            first_cluster: 3,
+            slots: 1000,
+            priority: 0,
+            has_file: true,
+        };
+        assert_eq!((device.clusters(), device.end_cluster()), (2, 5));
+        assert!(!device.owns(2) && device.owns(3) && device.owns(4) && !device.owns(5));
+        assert_eq!((device.capacity(3), device.capacity(4)), (512, 488));
+        assert_eq!((device.block(1536), device.block(2535)), (0, 999));
+        assert!(
+            !Device::default().owns(0),
+            "a device that is not there owns nothing"
+        );
+        assert_eq!(owner_of(&[Device::default(), device], 4), Some((1, &device)));
+        assert_eq!(owner_of(&[device], 5), None);
+    }
+}

@@ -1,0 +1,397 @@
+//! The slot allocator: clusters, the lists they are on, and a current cluster for each CPU.
+//!
+//! Follows the kernel's allocator of Linux 6.18 (`mm/swapfile.c`: cluster locks, lists by fullness, per-CPU
+//! clusters), with one change of means: its lists are chains under a lock of the device, ours are sets of
+//! bits ([`crate::bit_tree`]) without a lock, because the holder of a lock can be killed here. Allocation of
+//! 2^order slots, or for order 0 of a run of up to `want` side by side:
+//!
+//! 1. where this CPU allocated last, from the place after;
+//! 2. on each device, by priority and in turn among equals:
+//!    a free cluster if those in use are dense; a `Nonfull` one of the order; a free one; a `Frag` one of the
+//!    order; for single slots at last those of other orders.
+//!
+//! A cluster whose lock is held is skipped. So two CPUs share no lock unless free clusters have run out, and
+//! a lock left by a dead process costs its cluster until [`Slots::mend`].
+//!
+//! Freeing must reach its own cluster, so it can't skip it: if the lock is held, the slots are left
+//! `Released` and the holder frees them when it unlocks. When a cluster's last slot is freed, whoever does it
+//! gives the memory of its words back under the lock ([`Punch`]). A look-up that raced sees zeros: free.
+//!
+//! A death between two steps leaves one of these, and [`Slots::mend`] with a look at each used cluster's
+//! words finds them all: a cluster locked by the dead; slots `Busy` with its index; slots `Released` that
+//! nobody was told of. [`DeviceState`] may be left wrong by one operation: it only steers.
+
+use core::cell::Cell;
+
+use crate::bit_tree::BitTree;
+use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS};
+
+use crate::devices::{self, Device, DeviceState};
+use crate::fifo::Fifo;
+use crate::swap_table::{Impossible, SlotWord, SwapTable};
+use crate::sync::{AtomicU64, Ordering};
+
+/// CPUs that have current clusters of their own; more share them.
+pub const CPUS: usize = if cfg!(all(test, loom)) { 2 } else { 256 };
+/// Words per CPU in [`Parts::current`]: one per order and class of device, rounded up to whole lines.
+pub const CURRENT_WORDS: usize = 32;
+/// Sets of clusters: free, nonfull by order, frag by order.
+const SETS: usize = 1 + 2 * ORDERS;
+/// Clusters of its order that a large allocation looks through.
+const LARGE_TRIES: usize = 16;
+
+/// Gives a cluster's page of table words back to the system.
+pub trait Punch {
+    /// Makes the words of `cluster`, all of them free, read as zeros and cost nothing. Called with the
+    /// cluster's lock held.
+    fn punch(&self, cluster: u32);
+}
+
+/// The shared memory an allocator works on. All zero is an empty one.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// One word per slot, [`CLUSTER_SLOTS`] per cluster.
+    pub table: SwapTable<'a>,
+    /// One word per cluster.
+    pub clusters: &'a [AtomicU64],
+    /// The lists: [`list_words`] words.
+    pub lists: &'a [AtomicU64],
+    /// Where each CPU allocated last: [`CPUS`] times [`CURRENT_WORDS`] words.
+    pub current: &'a [AtomicU64],
+    /// Clusters of devices with a file, by the time they became full.
+    pub fifo: Fifo<'a>,
+    /// The devices, of highest priority first.
+    pub devices: &'a [Device],
+    /// Their states, in the same order.
+    pub states: &'a [DeviceState],
+}
+
+/// How many words the lists of so many clusters need.
+#[must_use]
+pub const fn list_words(clusters: usize) -> usize {
+    SETS * BitTree::words(clusters)
+}
+
+/// What an allocation asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// Index of the process that will fill the slots.
+    pub owner: u16,
+    /// The CPU it runs on; any number will do.
+    pub cpu: u32,
+    /// 2^order aligned contiguous slots, below [`ORDERS`].
+    pub order: usize,
+    /// For order 0: up to so many contiguous slots, at least 1.
+    pub want: usize,
+    /// Slots with a block to write to, or slots without.
+    pub has_file: bool,
+}
+
+/// Contiguous slots, busy with the request's owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The first slot.
+    pub first: u32,
+    /// How many.
+    pub count: usize,
+}
+
+/// Locks taken and missed by one [`Slots`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Cluster locks taken.
+    pub locks: u64,
+    /// Cluster locks found held.
+    pub missed: u64,
+}
+
+/// One thread's view on the allocator.
+#[derive(Debug)]
+pub struct Slots<'a, P> {
+    parts: Parts<'a>,
+    punch: P,
+    tally: Cell<Tally>,
+}
+
+impl<'a, P: Punch> Slots<'a, P> {
+    /// A view on `parts`.
+    #[must_use]
+    pub const fn new(parts: Parts<'a>, punch: P) -> Self {
+        let tally = Cell::new(Tally { locks: 0, missed: 0 });
+        Self { parts, punch, tally }
+    }
+
+    /// The locks taken and missed through this view since last asked.
+    #[must_use]
+    pub fn take_tally(&self) -> Tally {
+        self.tally.take()
+    }
+
+    /// The word of a cluster; a free one's for a cluster that is not there.
+    #[must_use]
+    pub fn cluster_word(&self, cluster: u32) -> ClusterWord {
+        let word = self.parts.clusters.get(cluster as usize);
+        word.map_or(ClusterWord(0), cluster::load)
+    }
+
+    /// Takes slots. None if there are none on any device of the class; a larger order may also fail because
+    /// no aligned run is free.
+    #[must_use]
+    pub fn alloc(&self, request: &Request) -> Option<Run> {
+        if request.order >= ORDERS || request.want == 0 {
+            return None;
+        }
+        if let Some(run) = self.take_current(request) {
+            return Some(run);
+        }
+        let mut at = 0;
+        while let Some(head) = self.parts.devices.get(at) {
+            let rest = &self.parts.devices[at..];
+            let group = rest.iter().take_while(|d| d.priority == head.priority).count();
+            let turn = match self.parts.states.get(at) {
+                Some(state) if group > 1 => state.turn.fetch_add(1, Ordering::Relaxed) as usize,
+                _ => 0,
+            };
+            let found = (0..group).find_map(|i| self.take_device(at + turn.wrapping_add(i) % group, request));
+            if found.is_some() {
+                return found;
+            }
+            at += group;
+        }
+        None
+    }
+
+    /// The word that tells where a CPU allocated last: cluster + 1, and the place in it after that.
+    fn current(&self, request: &Request) -> Option<&'a AtomicU64> {
+        let class = usize::from(request.has_file) * ORDERS + request.order;
+        let cpu = request.cpu as usize % CPUS;
+        self.parts.current.get(cpu * CURRENT_WORDS + class)
+    }
+
+    fn take_current(&self, request: &Request) -> Option<Run> {
+        let hint = self.current(request)?.load(Ordering::Relaxed);
+        let cluster = (hint as u32).checked_sub(1)?;
+        self.take(cluster, request, (hint >> 32) as usize)
+    }
+
+    fn take_device(&self, index: usize, request: &Request) -> Option<Run> {
+        let (device, state) = (self.parts.devices.get(index)?, self.parts.states.get(index)?);
+        let shut = state.shut.load(Ordering::Relaxed) != 0;
+        if shut || device.has_file != request.has_file || device.slots == 0 {
+            return None;
+        }
+        let order = request.order;
+        let dense = state.dense();
+        let free = || {
+            self.take_list(List::Free, 0, device, request)
+                .or_else(|| self.take_fresh(device, state, request))
+        };
+        dense
+            .then(free)
+            .flatten()
+            .or_else(|| self.take_list(List::Nonfull, order, device, request))
+            .or_else(|| (!dense).then(free).flatten())
+            .or_else(|| self.take_list(List::Frag, order, device, request))
+            .or_else(|| {
+                if order == 0 {
+                    self.steal(device, request)
+                } else {
+                    None
+                }
+            })
+    }
+
+    /// Single slots from clusters of larger orders.
+    fn steal(&self, device: &Device, request: &Request) -> Option<Run> {
+        (1..ORDERS).find_map(|order| {
+            self.take_list(List::Frag, order, device, request)
+                .or_else(|| self.take_list(List::Nonfull, order, device, request))
+        })
+    }
+
+    fn take_list(&self, list: List, order: usize, device: &Device, request: &Request) -> Option<Run> {
+        let set = self.set(list, order)?;
+        let tries = if request.order == 0 {
+            usize::MAX
+        } else {
+            LARGE_TRIES
+        };
+        let mut at = device.first_cluster as usize;
+        for _ in 0..tries {
+            let cluster = set.next(at, device.end_cluster() as usize)?;
+            let run = self.take(cluster as u32, request, 0);
+            if run.is_some() {
+                return run;
+            }
+            at = cluster + 1;
+        }
+        None
+    }
+
+    /// A cluster that was never used. The mark is moved on after the cluster was locked, or by whoever finds
+    /// it locked, so a death in between holds nobody up.
+    fn take_fresh(&self, device: &Device, state: &DeviceState, request: &Request) -> Option<Run> {
+        loop {
+            let seen = state.fresh.load(Ordering::Relaxed);
+            if seen >= device.clusters() {
+                return None;
+            }
+            let cluster = device.first_cluster + seen;
+            let run = self.take(cluster, request, 0);
+            let _ = state
+                .fresh
+                .compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed);
+            if run.is_some() {
+                return run;
+            }
+        }
+    }
+
+    /// Tries to allocate in one cluster, looking from place `from` on.
+    fn take(&self, cluster: u32, request: &Request, from: usize) -> Option<Run> {
+        let (index, device) = devices::owner_of(self.parts.devices, cluster)?;
+        if self.parts.states.get(index)?.shut.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let mut locked = self.try_lock(cluster, request.owner)?;
+        if device.has_file != request.has_file || !locked.now.usable(request.order) {
+            self.unlock(locked, Done::Nothing);
+            return None;
+        }
+        let words = self.words(cluster, device.capacity(cluster));
+        let from = if locked.now.count() == 0 { 0 } else { from };
+        let Some((start, count)) = find(words, from, request) else {
+            self.unlock(locked, Done::Took);
+            return None;
+        };
+        if locked.now.count() == 0 {
+            locked.now = locked.now.with_order(request.order);
+        }
+        locked.now = locked.now.next_generation();
+        let taken = SlotWord::taken(request.owner, locked.now.generation());
+        for word in words.iter().skip(start).take(count) {
+            word.store(taken.raw(), Ordering::Relaxed);
+        }
+        locked.now = locked.now.with_count(locked.now.count() + count);
+        self.unlock(locked, Done::Took);
+        if let Some(current) = self.current(request) {
+            let hint = (((start + count) % CLUSTER_SLOTS) as u64) << 32 | u64::from(cluster + 1);
+            current.store(hint, Ordering::Relaxed);
+        }
+        let first = cluster * CLUSTER_SLOTS as u32 + start as u32;
+        Some(Run { first, count })
+    }
+
+    /// Gives back slots that `owner` holds busy; neighbours in one step.
+    ///
+    /// # Errors
+    /// The first slot that is not `owner`'s; the others are given back.
+    pub fn release(&self, slots: &[u32], owner: u16) -> Result<(), Impossible> {
+        let mut result = Ok(());
+        let same_cluster = |a: &u32, b: &u32| a / CLUSTER_SLOTS as u32 == b / CLUSTER_SLOTS as u32;
+        for group in slots.chunk_by(same_cluster) {
+            result = result.and(self.release_group(group, owner));
+        }
+        result
+    }
+
+    fn release_group(&self, group: &[u32], owner: u16) -> Result<(), Impossible> {
+        let cluster = group.first().map_or(0, |slot| slot / CLUSTER_SLOTS as u32);
+        let mut result = Ok(());
+        let mut each = |to: fn(SlotWord) -> SlotWord| {
+            let mut count = 0;
+            for &slot in group {
+                let gone = self.give_up(slot, owner, to);
+                count += usize::from(gone.is_ok());
+                result = result.and(gone);
+            }
+            count
+        };
+        if let Some(mut locked) = self.try_lock(cluster, owner) {
+            let count = each(|_| SlotWord::FREE);
+            locked.now = locked.now.with_count(locked.now.count().saturating_sub(count));
+            self.unlock(locked, Done::Freed);
+        } else {
+            each(SlotWord::released);
+            self.sweep_or_tell(cluster, owner);
+        }
+        result
+    }
+
+    fn give_up(&self, slot: u32, owner: u16, to: fn(SlotWord) -> SlotWord) -> Result<(), Impossible> {
+        let word = self.parts.table.word(slot)?;
+        let seen = SlotWord(word.load(Ordering::Acquire));
+        if seen.owner() != Some(owner) {
+            return Err(Impossible {
+                slot,
+                word: seen.raw(),
+                expected: "a busy slot of the process that gives it back",
+            });
+        }
+        // Only its owner changes a busy word.
+        word.store(to(seen).raw(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Frees what was left `Released` in a cluster, or tells the holder of its lock to. Also for slots that a
+    /// dead process left so.
+    pub fn sweep_or_tell(&self, cluster: u32, owner: u16) {
+        let Some(word) = self.parts.clusters.get(cluster as usize) else {
+            return;
+        };
+        loop {
+            let seen = cluster::load(word);
+            if seen.holder().is_some() {
+                // Exchanged even if the mark is there already: that makes the holder see the words.
+                if cluster::exchange(word, seen, seen.with_pending(true)).is_ok() {
+                    return;
+                }
+            } else if let Some(mut locked) = self.try_lock(cluster, owner) {
+                self.sweep(&mut locked);
+                self.unlock(locked, Done::Freed);
+                return;
+            }
+        }
+    }
+}
+
+/// Start and length of the free words to take: a whole aligned group, or for order 0 the first run of the
+/// length wanted, else the longest there is. Looks from `from` to the end, then from the front.
+fn find(words: &[AtomicU64], from: usize, request: &Request) -> Option<(usize, usize)> {
+    let is_free = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+    let from = from.min(words.len());
+    if request.order > 0 {
+        let len = 1 << request.order;
+        let first = from.next_multiple_of(len);
+        let mut starts = (first..words.len()).step_by(len).chain((0..first).step_by(len));
+        let whole = |start: &usize| {
+            words
+                .get(*start..*start + len)
+                .is_some_and(|g| g.iter().all(is_free))
+        };
+        return starts.find(whole).map(|start| (start, len));
+    }
+    let (mut best, mut longest) = (0, 0);
+    for (lo, hi) in [(from, words.len()), (0, from)] {
+        let mut run = 0;
+        for (at, word) in words.iter().enumerate().take(hi).skip(lo) {
+            run = if is_free(word) { run + 1 } else { 0 };
+            if run > longest {
+                (best, longest) = (at + 1 - run, run);
+            }
+            if run == request.want {
+                return Some((best, longest));
+            }
+        }
+    }
+    (longest > 0).then_some((best, longest))
+}
+
+mod locked;
+use locked::Done;
+pub use locked::Locked;
+
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,303 @@
+//! Small programs of two threads, run through every interleaving and every outcome of a weak memory within a
+//! bound of preemptions. Clusters have two slots here.
+
+use super::*;
+use crate::swap_table::{Backing, COUNT_MAX, SlotKind};
+use crate::sync::AtomicU32;
+use crate::zpool::Handle;
+use loom::sync::Arc;
+use loom::thread;
+use std::vec::Vec;
+
+const DEVICES: [Device; 1] = [Device {
+    first_cluster: 1,
+    slots: 4,
+    priority: 0,
+    has_file: true,
+}];
+const CLUSTERS: usize = 3;
+const OBJECT: Backing = Backing::Compressed(Handle(5));
+
+struct Memory {
+    table: Vec<AtomicU64>,
+    clusters: Vec<AtomicU64>,
+    lists: Vec<AtomicU64>,
+    current: Vec<AtomicU64>,
+    fifo: Vec<AtomicU32>,
+    ends: [AtomicU64; 2],
+    states: [DeviceState; 1],
+}
+
+fn zeros(len: usize) -> Vec<AtomicU64> {
+    (0..len).map(|_| AtomicU64::new(0)).collect()
+}
+
+impl Memory {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            table: zeros(CLUSTERS * CLUSTER_SLOTS),
+            clusters: zeros(CLUSTERS),
+            lists: zeros(list_words(CLUSTERS)),
+            current: zeros(CPUS * CURRENT_WORDS),
+            fifo: (0..CLUSTERS).map(|_| AtomicU32::new(0)).collect(),
+            ends: core::array::from_fn(|_| AtomicU64::new(0)),
+            states: [DeviceState {
+                fresh: AtomicU32::new(0),
+                active: AtomicU32::new(0),
+                used: AtomicU64::new(0),
+                turn: AtomicU32::new(0),
+                shut: AtomicU32::new(0),
+                padding: core::array::from_fn(|_| AtomicU32::new(0)),
+            }],
+        })
+    }
+
+    fn table(&self) -> SwapTable<'_> {
+        SwapTable { words: &self.table }
+    }
+
+    fn slots(&self) -> Slots<'_, &Self> {
+        let parts = Parts {
+            table: self.table(),
+            clusters: &self.clusters,
+            lists: &self.lists,
+            current: &self.current,
+            fifo: Fifo {
+                places: &self.fifo,
+                ends: &self.ends,
+            },
+            devices: &DEVICES,
+            states: &self.states,
+        };
+        Slots::new(parts, self)
+    }
+
+    fn alloc(&self, owner: u16) -> Option<u32> {
+        let request = Request {
+            owner,
+            cpu: 0,
+            order: 0,
+            want: 1,
+            has_file: true,
+        };
+        self.slots().alloc(&request).map(|run| run.first)
+    }
+
+    fn check(&self) {
+        for cluster in 1..CLUSTERS as u32 {
+            assert_eq!(self.slots().fault_of(cluster), None, "cluster {cluster}");
+        }
+    }
+}
+
+impl Punch for &Memory {
+    fn punch(&self, cluster: u32) {
+        let start = cluster as usize * CLUSTER_SLOTS;
+        for word in &self.table[start..start + CLUSTER_SLOTS] {
+            assert_eq!(word.load(Ordering::Relaxed), 0, "used words punched");
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+#[test]
+fn alloc_against_free() {
+    explore(|| {
+        let memory = Memory::new();
+        let first = memory.alloc(1).unwrap();
+        let other = Arc::clone(&memory);
+        let freeing = thread::spawn(move || other.slots().release(&[first], 1).unwrap());
+        let second = memory.alloc(2).unwrap();
+        freeing.join().unwrap();
+        assert_eq!(memory.table().load(second).owner(), Some(2));
+        let used = memory
+            .table
+            .iter()
+            .filter(|word| word.load(Ordering::Relaxed) != 0);
+        assert_eq!(used.count(), 1);
+        memory.check();
+    });
+}
+
+#[test]
+fn two_allocations_are_two_slots() {
+    explore(|| {
+        let memory = Memory::new();
+        let other = Arc::clone(&memory);
+        let second = thread::spawn(move || other.alloc(2).unwrap());
+        let first = memory.alloc(1).unwrap();
+        let second = second.join().unwrap();
+        assert_ne!(first, second);
+        assert_eq!(memory.table().load(first).owner(), Some(1));
+        assert_eq!(memory.table().load(second).owner(), Some(2));
+        memory.check();
+    });
+}
+
+/// Both slots of a cluster are freed at once: one of the two gives its memory back, after both.
+#[test]
+fn free_against_free() {
+    explore(|| {
+        let memory = Memory::new();
+        let (a, b) = (memory.alloc(1).unwrap(), memory.alloc(2).unwrap());
+        let other = Arc::clone(&memory);
+        let freeing = thread::spawn(move || other.slots().release(&[a], 1).unwrap());
+        memory.slots().release(&[b], 2).unwrap();
+        freeing.join().unwrap();
+        let word = memory.slots().cluster_word(a / 2);
+        assert_eq!((word.count(), word.list()), (0, List::Free));
+        memory.check();
+    });
+}
+
+#[test]
+fn look_up_against_free_and_punch() {
+    explore(|| {
+        let memory = Memory::new();
+        let slot = memory.alloc(1).unwrap();
+        memory.table().publish(slot, OBJECT).unwrap();
+        let other = Arc::clone(&memory);
+        let freeing = thread::spawn(move || {
+            assert_eq!(other.table().put(slot, 1), Ok(Some(OBJECT)));
+            other.slots().release(&[slot], 1).unwrap();
+        });
+        let before = memory.table().load(slot);
+        let after = memory.table().load(slot);
+        let is_sane = |word: SlotWord| match word.kind() {
+            SlotKind::Compressed => word.backing() == Some(OBJECT) && word.count() == 1,
+            SlotKind::Busy | SlotKind::Free => word.backing().is_none() && word.count() == 0,
+            _ => false,
+        };
+        assert!(is_sane(before) && is_sane(after), "{before:?} {after:?}");
+        let back = before.kind() == SlotKind::Free && after.kind() != SlotKind::Free;
+        assert!(!back, "a freed slot came back");
+        freeing.join().unwrap();
+        assert_eq!(memory.table().load(slot), SlotWord::FREE);
+        memory.check();
+    });
+}
+
+#[test]
+fn put_against_dup() {
+    explore(|| {
+        let memory = Memory::new();
+        let slot = memory.alloc(1).unwrap();
+        memory.table().publish(slot, OBJECT).unwrap();
+        memory.table().dup(slot).unwrap();
+        let other = Arc::clone(&memory);
+        let holder = thread::spawn(move || {
+            other.table().dup(slot).unwrap();
+            let first = other.table().put(slot, 2).unwrap();
+            assert_eq!(first, None, "one more reference was held");
+            other.table().put(slot, 2).unwrap()
+        });
+        let mine = memory.table().put(slot, 1).unwrap();
+        let theirs = holder.join().unwrap();
+        assert!(
+            mine.is_some() != theirs.is_some(),
+            "the last put, and only it, gets the backing"
+        );
+        let owner = if mine.is_some() { 1 } else { 2 };
+        assert_eq!(memory.table().load(slot).owner(), Some(owner));
+    });
+}
+
+#[test]
+fn a_count_never_overflows() {
+    explore(|| {
+        let memory = Memory::new();
+        let slot = memory.alloc(1).unwrap();
+        let word = memory.table().load(slot).backed(OBJECT, COUNT_MAX - 1).unwrap();
+        memory.table[slot as usize].store(word.raw(), Ordering::Relaxed);
+        let other = Arc::clone(&memory);
+        let second = thread::spawn(move || other.table().dup(slot).is_ok());
+        let first = memory.table().dup(slot).is_ok();
+        assert!(first != second.join().unwrap(), "one of two");
+        assert_eq!(memory.table().load(slot).count(), COUNT_MAX);
+        assert_eq!(memory.table().load(slot).backing(), Some(OBJECT));
+    });
+}
+
+/// Process 7 is killed with the lock held and one slot taken; process 1 gives a slot back meanwhile.
+#[test]
+fn a_dead_holder_against_free() {
+    explore(|| {
+        let memory = Memory::new();
+        let slot = memory.alloc(1).unwrap();
+        let (cluster, taken) = (slot / 2, slot + 1);
+        let _held = memory.slots().try_lock(cluster, 7).unwrap();
+        memory.table[taken as usize].store(SlotWord::taken(7, 1).raw(), Ordering::Relaxed);
+        let other = Arc::clone(&memory);
+        let freeing = thread::spawn(move || other.slots().release(&[slot], 1).unwrap());
+        assert!(memory.slots().mend(cluster, 7));
+        freeing.join().unwrap();
+        assert_eq!(memory.slots().cluster_word(cluster).count(), 1);
+        assert_eq!(memory.table().load(taken).owner(), Some(7));
+        memory.check();
+    });
+}
+
+/// Content moves to its block while the last reference is given up: the object is freed once.
+#[test]
+fn write_back_against_put() {
+    explore(|| {
+        let memory = Memory::new();
+        let slot = memory.alloc(1).unwrap();
+        memory.table().publish(slot, OBJECT).unwrap();
+        let other = Arc::clone(&memory);
+        let putting = thread::spawn(move || {
+            let backing = other.table().put(slot, 1).unwrap();
+            other.slots().release(&[slot], 1).unwrap();
+            backing
+        });
+        let locked = memory.slots().try_lock(slot / 2, 2);
+        let seen = memory.table().load(slot);
+        let moved = locked.is_some() && memory.table().written_back(slot, seen, 9);
+        if let Some(locked) = locked {
+            memory.slots().unlock_unchanged(locked);
+        }
+        let expected = if moved { Backing::Device { crc: 9 } } else { OBJECT };
+        assert_eq!(putting.join().unwrap(), Some(expected));
+        assert_eq!(memory.table().load(slot), SlotWord::FREE);
+        memory.check();
+    });
+}
+
+/// Two give slots back while a third holds the cluster: it frees both when it unlocks, or they do.
+#[test]
+fn two_frees_against_an_unlock() {
+    explore(|| {
+        let memory = Memory::new();
+        let (a, b) = (memory.alloc(1).unwrap(), memory.alloc(2).unwrap());
+        let locked = memory.slots().try_lock(a / 2, 3).unwrap();
+        let freeing = [(a, 1), (b, 2)].map(|(slot, owner)| {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.slots().release(&[slot], owner).unwrap())
+        });
+        memory.slots().unlock_unchanged(locked);
+        freeing.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(memory.slots().cluster_word(a / 2).count(), 0);
+        memory.check();
+    });
+}
+
+/// The two share a summary bit that a search from the front must pass.
+#[test]
+fn insert_against_remove() {
+    explore(|| {
+        let words = Arc::new(zeros(BitTree::words(200)));
+        BitTree::new(&words, 200).insert(70);
+        let other = Arc::clone(&words);
+        let removing = thread::spawn(move || BitTree::new(&other, 200).remove(70));
+        BitTree::new(&words, 200).insert(71);
+        removing.join().unwrap();
+        assert_eq!(BitTree::new(&words, 200).next(0, 200), Some(71));
+    });
+}

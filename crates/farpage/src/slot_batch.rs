@@ -1,0 +1,121 @@
+//! Slots for the pages of one block of frames: taken in runs, so that pages that leave together lie side by side.
+//!
+//! A page that is kept compressed gets a slot with a block too, its place to be written to later, while a quarter of all
+//! blocks is left: those are kept for pages that do not compress and can go nowhere else. What is left over goes back in one step.
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::slots::{Request, Run};
+
+use crate::mm::Mm;
+use crate::sys;
+use crate::tiers;
+
+/// Most slots taken ahead: one block of frames.
+const AHEAD: usize = 64;
+
+/// Slots of one class of device, taken and not yet used.
+#[derive(Clone, Copy, Default)]
+struct Ahead {
+    next: u32,
+    end: u32,
+}
+
+/// The slots of one store.
+#[derive(Default)]
+pub struct SlotBatch {
+    /// With a block in a file, and without.
+    classes: [Ahead; 2],
+}
+
+impl SlotBatch {
+    /// A slot for a page to be kept compressed; about `left` more will be asked for.
+    pub fn for_compressed(&mut self, mm: &Mm, left: usize) -> Option<u32> {
+        if blocks_to_spare(mm)
+            && let Some(slot) = self.take(mm, true, left)
+        {
+            return Some(slot);
+        }
+        self.take(mm, false, left).or_else(|| self.for_file(mm, left))
+    }
+
+    /// A slot with a block to write to.
+    pub fn for_file(&mut self, mm: &Mm, left: usize) -> Option<u32> {
+        if mm.header().areas.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.take(mm, true, left)
+    }
+
+    fn take(&mut self, mm: &Mm, has_file: bool, left: usize) -> Option<u32> {
+        let ahead = &mut self.classes[usize::from(has_file)];
+        if ahead.next == ahead.end {
+            let run = alloc(mm, has_file, left.clamp(1, AHEAD))?;
+            *ahead = Ahead {
+                next: run.first,
+                end: run.first + run.count as u32,
+            };
+        }
+        ahead.next += 1;
+        Some(ahead.next - 1)
+    }
+
+    /// Gives back what was not used.
+    pub fn finish(self, mm: &Mm) {
+        for ahead in self.classes {
+            let mut slots = [0u32; AHEAD];
+            let count = (ahead.end - ahead.next) as usize;
+            if count > 0 {
+                slots
+                    .iter_mut()
+                    .zip(ahead.next..ahead.end)
+                    .for_each(|(to, slot)| *to = slot);
+                tiers::release(mm, &slots[..count]);
+            }
+        }
+    }
+}
+
+/// Whether more than a quarter of the slots with a block is free.
+fn blocks_to_spare(mm: &Mm) -> bool {
+    let states = mm.pool().device_states().iter();
+    let with_file = mm
+        .pool()
+        .devices()
+        .iter()
+        .zip(states)
+        .filter(|(device, _)| device.has_file);
+    let (all, used) = with_file.fold((0, 0), |(all, used), (device, state)| {
+        (
+            all + u64::from(device.slots),
+            used + state.used.load(Ordering::Relaxed),
+        )
+    });
+    used < all - all / 4
+}
+
+fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {
+    let view = mm.pool().slots();
+    let request = Request {
+        owner: mm.owner(),
+        cpu: sys::cpu(),
+        order: 0,
+        want,
+        has_file,
+    };
+    let mut run = view.alloc(&request);
+    if run.is_none() && has_file && reopen(mm) {
+        run = view.alloc(&request);
+    }
+    tiers::count_locks(mm.pool(), &view);
+    run
+}
+
+/// Areas that failed are tried again when nothing else has room: a full disk may have been cleared. True if there was one.
+fn reopen(mm: &Mm) -> bool {
+    let states = mm.pool().device_states().iter();
+    states
+        .filter(|state| state.shut.swap(0, Ordering::Relaxed) != 0)
+        .count()
+        > 0
+}

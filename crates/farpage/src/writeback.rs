@@ -1,0 +1,162 @@
+//! Writeback: what has lain compressed longest goes to its own blocks when the compressed tier is nearly full, so that what
+//! leaves now stays in RAM, where it comes back from a hundred times faster.
+//!
+//! Clusters are written in the order they filled, each as a whole, in large runs. Numbered steps, with what is locked in
+//! brackets: 1. lock the oldest cluster [cluster]: no slot of it is handed out, so none of its blocks gets another content
+//! while a write is under way; 2. decompress a run of neighbours into the work area [cluster]; 3. write it [cluster]; 4. slot by slot,
+//! exchange the word from compressed to device, and free the object [cluster]. Whoever reads a slot meanwhile reads the
+//! object, or finds the word changed and reads the block. A slot that was put meanwhile keeps no content: nothing to exchange.
+//!
+//! Only the reclaimer thread of a process comes here, so the work area has one user.
+//!
+//! # Safety
+//! The work area is mapped on first use, for the life of the process.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::stats::Counter;
+use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
+use farpage_core::units::PAGE_SIZE;
+
+use crate::mm::{Context, Mm, PAGE};
+use crate::sys;
+use crate::tiers;
+
+/// Pages per write.
+const RUN: usize = 64;
+/// Clusters looked at in one turn.
+const TURN: usize = 8;
+/// Pages that make a turn worth its while.
+const ENOUGH: u64 = 256;
+static WORK_AREA: AtomicU64 = AtomicU64::new(0);
+
+type Pages = [[u8; PAGE_SIZE]; RUN];
+
+/// Whether the compressed tier has less than a 16th of its limit left, and there are files to write to.
+#[must_use]
+pub fn is_due(mm: &Mm) -> bool {
+    let header = mm.header();
+    let limit = header.zpages_limit.load(Ordering::Relaxed);
+    header.areas.load(Ordering::Relaxed) > 0
+        && limit > 0
+        && header.zpages_used.load(Ordering::Relaxed) > limit - limit / 16
+}
+
+/// Writes some of the oldest compressed pages to their blocks; how many.
+pub fn run(mm: &Mm) -> u64 {
+    let Some(pages) = work_area() else { return 0 };
+    let view = mm.pool().slots();
+    let mut done = 0;
+    for _ in 0..TURN {
+        let Some(locked) = view.lock_oldest(mm.owner()) else {
+            break;
+        };
+        let outcome = write_cluster(mm, locked.cluster(), pages);
+        done += outcome.written;
+        if outcome.again {
+            view.unlock_again(locked);
+        } else {
+            view.unlock_unchanged(locked);
+        }
+        if done >= ENOUGH || outcome.failed {
+            break;
+        }
+    }
+    tiers::count_locks(mm.pool(), &view);
+    done
+}
+
+fn work_area() -> Option<&'static mut Pages> {
+    let mut at = WORK_AREA.load(Ordering::Relaxed);
+    if at == 0 {
+        at = sys::engine_memory(size_of::<Pages>() as u64).ok()?;
+        WORK_AREA.store(at, Ordering::Relaxed);
+    }
+    // SAFETY: mapped for that length, bytes may hold anything, and only the one reclaimer thread comes here.
+    Some(unsafe { &mut *(at as *mut Pages) })
+}
+
+#[derive(Default)]
+struct Outcome {
+    written: u64,
+    /// A slot was being filled: the cluster must come again.
+    again: bool,
+    /// The file failed.
+    failed: bool,
+}
+
+fn write_cluster(mm: &Mm, cluster: u32, pages: &mut Pages) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut context = mm.context();
+    let mut slot = cluster * CLUSTER_SLOTS as u32;
+    let end = slot + CLUSTER_SLOTS as u32;
+    while slot < end {
+        let mut seen = [(SlotWord::FREE, 0); RUN];
+        let count = gather(mm, slot..end, &mut seen, pages, &mut context);
+        if count == 0 {
+            outcome.again |= mm.pool().swap_table().load(slot).kind() == SlotKind::Busy;
+            slot += 1;
+            continue;
+        }
+        if !tiers::write_run(mm, pages.as_ptr() as u64, slot, count) {
+            outcome.again = true;
+            outcome.failed = true;
+            break;
+        }
+        outcome.written += exchange(mm, slot, &seen[..count]);
+        slot += count as u32;
+    }
+    outcome
+}
+
+/// Decompresses compressed neighbours from the first of `slots` on; how many, with their words and checksums.
+fn gather(
+    mm: &Mm,
+    slots: core::ops::Range<u32>,
+    seen: &mut [(SlotWord, u32); RUN],
+    pages: &mut Pages,
+    context: &mut Context,
+) -> usize {
+    let table = mm.pool().swap_table();
+    let mut count = 0;
+    for ((slot, to), page) in slots.zip(seen).zip(pages) {
+        let word = table.load(slot);
+        let Some(Backing::Compressed(handle)) = word.backing() else {
+            break;
+        };
+        let Some(crc) = tiers::unpack(mm.pool(), slot, handle, &mut context.out, page) else {
+            break;
+        };
+        *to = (word, crc);
+        count += 1;
+    }
+    count
+}
+
+/// The blocks from that of `first` on hold the content now.
+fn exchange(mm: &Mm, first: u32, seen: &[(SlotWord, u32)]) -> u64 {
+    let (pool, header) = (mm.pool(), mm.header());
+    let mut moved = 0;
+    for (slot, &(word, crc)) in (first..).zip(seen) {
+        if !pool.swap_table().written_back(slot, word, crc) {
+            continue;
+        }
+        moved += 1;
+        if let Some(Backing::Compressed(handle)) = word.backing() {
+            tiers::free_object(pool, handle, mm.owner());
+        }
+    }
+    if let Some((area, _)) = tiers::place_of(pool, first) {
+        // Written, but given up meanwhile: the block holds nothing.
+        let lost = seen.len() as i64 - moved as i64;
+        header.area[usize::from(area)]
+            .used
+            .fetch_sub(lost, Ordering::Relaxed);
+    }
+    header.count(Counter::Zswpwb, moved);
+    moved
+}
+
+const _: () = assert!(size_of::<Pages>() as u64 == RUN as u64 * PAGE);
