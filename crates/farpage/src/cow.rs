@@ -13,7 +13,9 @@
 //! - a window with a pinned page is never protected: the kernel itself writes such pages (a system call under way, a
 //!   thread's stack), and its write would fail. The bit is set before pins are read, and a pin is taken before the bit
 //!   is read, so one of the two sees the other;
-//! - a stale bit (its pages were unmapped meanwhile) costs one needless call.
+//! - a shared page that one side gives up stays in RAM for the other: what goes from the parent's charge is paid by a child
+  that owes;
+- a stale bit (its pages were unmapped meanwhile) costs one needless call.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -60,6 +62,17 @@ pub fn before_clone(mm: &Mm, inherited: i64, headroom: i64) -> i64 {
         protect_chunk(mm, chunk);
     });
     bare
+}
+
+/// The child is going to copy some of what is not managed, too, and the supervisor sees it only at its next look: until then
+/// the limit is lower.
+pub fn reserve_for_child(mm: &Mm) {
+    let header = mm.header();
+    let unmanaged = mm.entry().unmanaged.load(Ordering::Relaxed);
+    let most = header.limit.load(Ordering::Relaxed) / 8;
+    header
+        .limit
+        .fetch_sub((unmanaged / 2).clamp(0, most), Ordering::Relaxed);
 }
 
 /// In the child, alone, registered: the same windows become protected here too.
@@ -172,11 +185,25 @@ pub fn lift_range(mm: &Mm, lo: u64, hi: u64) {
 /// Charges the process that owes for shared pages: this one for what it inherited, else a child for what it inherits
 /// from this one. Nobody owes: every copy there can be is paid for.
 fn pay(mm: &Mm, pages: i64) {
-    let own = mm.entry();
-    if own.pay(mm.header(), pages) > 0 {
+    if mm.entry().pay(mm.header(), pages) == 0 {
+        pay_by_children(mm, pages);
+    }
+}
+
+/// Charges children for up to `pages` that they share with this process.
+pub fn pay_by_children(mm: &Mm, pages: i64) {
+    if mm.has_debtors.load(Ordering::Relaxed) == 0 {
         return;
     }
-    children(mm.pool().processes(), mm.owner()).any(|child| child.pay(mm.header(), pages) > 0);
+    let mut left = pages;
+    for child in children(mm.pool().processes(), mm.owner()) {
+        left -= child.pay(mm.header(), left);
+        if left == 0 {
+            return;
+        }
+    }
+    // Nobody owes any more. The next fork, which has the gate alone, sets it again.
+    mm.has_debtors.store(0, Ordering::Relaxed);
 }
 
 /// Living children by fork of the process at `index`.

@@ -186,8 +186,10 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     child.resident.store(resident, Ordering::Relaxed);
     child.frames.store(frames, Ordering::Relaxed);
     let at_once = cow::before_clone(mm, resident + frames, thread::headroom(mm));
+    cow::reserve_for_child(mm);
     child.owed.store(resident + frames, Ordering::Relaxed);
     child.pay(mm.header(), at_once);
+    mm.has_debtors.store(1, Ordering::Relaxed);
     child.parent.store(u32::from(mm.owner()) + 1, Ordering::Relaxed);
     child.active.store(1, Ordering::Relaxed);
     let committed = parent.committed.load(Ordering::Relaxed);
@@ -214,6 +216,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     mm.forget_waiters();
     mm.reclaimer.store(0, Ordering::Relaxed);
     mm.prefetcher.forget();
+    mm.has_debtors.store(0, Ordering::Relaxed);
     drop_not_inherited(mm);
     if mm.header().has(flag::THREAD_DELIVERY) {
         thread::start_delivery()?;

@@ -21,17 +21,16 @@ const SHARE_FROM: i64 = 192;
 
 const ZPAGE_PAGES: i64 = (ZPAGE_BYTES / PAGE_SIZE) as i64;
 
-/// What a process shares with others by copy-on-write and is counted once only: anonymous pages less its fair share.
-#[derive(Default)]
-struct Shared {
-    pages: i64,
+/// How much of a process's anonymous memory is its fair share where pages are shared by copy-on-write, in thousandths.
+struct Share {
+    permille: i64,
     read_ns: u64,
 }
 
 pub struct Ledger {
     pool: Pool,
     pool_fd: i32,
-    shared: HashMap<i32, Shared>,
+    shares: HashMap<i32, Share>,
     live: usize,
     /// Processes alive at the tick before: alone, a process shares nothing.
     entries: usize,
@@ -50,7 +49,7 @@ impl Ledger {
         Ledger {
             pool,
             pool_fd,
-            shared: HashMap::new(),
+            shares: HashMap::new(),
             live: 0,
             entries: 0,
         }
@@ -91,8 +90,8 @@ impl Ledger {
                 unmanaged += pages;
             }
         }
-        self.shared
-            .retain(|_, shared| now.saturating_sub(shared.read_ns) < 10 * SHARE_EVERY_NS);
+        self.shares
+            .retain(|_, share| now.saturating_sub(share.read_ns) < 10 * SHARE_EVERY_NS);
         self.set_limit(unmanaged + own_pages());
     }
 
@@ -107,9 +106,9 @@ impl Ledger {
             return None;
         }
         entry.start_time.store(seen.start_time, Ordering::Relaxed);
-        let shared = self.shared_pages(pid, seen.anon, now);
+        // Managed pages are counted whole, shared or not (`cow` keeps their books); of the others each user its share.
         let managed = entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
-        let unmanaged = (seen.anon - shared - managed).max(0);
+        let unmanaged = (seen.anon - managed).max(0) * self.share(pid, seen.anon, now) / 1000;
         let before = entry.unmanaged.swap(unmanaged, Ordering::Relaxed);
         self.pool
             .header()
@@ -118,16 +117,19 @@ impl Ledger {
         Some(unmanaged)
     }
 
-    fn shared_pages(&mut self, pid: i32, anon: i64, now: u64) -> i64 {
+    fn share(&mut self, pid: i32, anon: i64, now: u64) -> i64 {
         if self.entries < 2 || anon < SHARE_FROM {
-            return 0;
+            return 1000;
         }
-        let shared = self.shared.entry(pid).or_default();
-        if now.saturating_sub(shared.read_ns) > SHARE_EVERY_NS || shared.read_ns == 0 {
-            shared.read_ns = now;
-            shared.pages = pss_anon(pid).map_or(0, |pss| (anon - pss).max(0));
+        let share = self.shares.entry(pid).or_insert(Share {
+            permille: 1000,
+            read_ns: 0,
+        });
+        if now.saturating_sub(share.read_ns) > SHARE_EVERY_NS {
+            share.read_ns = now;
+            share.permille = pss_anon(pid).map_or(1000, |pss| (pss * 1000 / anon).clamp(0, 1000));
         }
-        shared.pages
+        share.permille
     }
 
     fn set_limit(&self, unmanaged: i64) {
@@ -139,6 +141,9 @@ impl Ledger {
         let floor = header.zpool_pages() + (budget / 16).max(256);
         let limit = (budget - unmanaged - metadata - margin).max(floor);
         header.limit.store(limit, Ordering::Relaxed);
+        if header.excess(0) > 0 {
+            header.ask_to_reclaim();
+        }
         // The compressed tier gives way when the rest of the tree needs the budget.
         let most = self.pool.layout().zpage_count as i64;
         let share = if header.areas.load(Ordering::Relaxed) > 0 {

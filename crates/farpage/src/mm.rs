@@ -18,6 +18,7 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::ZpoolHints;
 use lz4_flex::block::CompressTable;
 
+use crate::cow;
 use crate::gate::{Gate, Spin};
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry};
 use crate::prefetch::Prefetcher;
@@ -31,6 +32,9 @@ pub const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages per chunk: one page-table page, one huge page.
 pub const CHUNK_PAGES: u64 = 512;
 const CONTEXTS: usize = 32;
+/// A work area takes up to 300 KiB: one per so many pages of the budget, and at least so many.
+const CONTEXT_BUDGET: i64 = 2048;
+const CONTEXTS_MIN: i64 = 4;
 /// Pages that one turn of swap-in looks at: what it brings in lies among them.
 pub const SPAN: usize = 64;
 const RANGES_MAX: usize = 65_536;
@@ -76,6 +80,8 @@ pub struct Mm {
     /// 1 while a reclaimer thread of this process runs.
     pub reclaimer: AtomicU32,
     pub fork_lock: AtomicU32,
+    /// 1 while a forked child may owe for pages shared with this process.
+    pub has_debtors: AtomicU32,
     /// 1 once the kernel was found unable to write-protect through userfaultfd.
     unprotectable: AtomicU32,
     waiters: [Waiters; 64],
@@ -109,6 +115,7 @@ static MM: Mm = Mm {
     prefetcher: Prefetcher::new(),
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
+    has_debtors: AtomicU32::new(0),
     unprotectable: AtomicU32::new(0),
     waiters: [const {
         Waiters {
@@ -218,6 +225,10 @@ impl Mm {
             .map_states(self.fd(fd::POOL), self.owner() as usize, None)?;
         let chunks = sys::engine_memory(MANAGED_PAGES / CHUNK_PAGES * 4)?;
         let contexts = sys::engine_memory((CONTEXTS * size_of::<Context>()) as u64)?;
+        let few = self.header().budget.load(Ordering::Relaxed) / CONTEXT_BUDGET;
+        let few = few.clamp(CONTEXTS_MIN, CONTEXTS as i64) as u32;
+        self.contexts_free
+            .store((u32::MAX).checked_shr(32 - few).unwrap_or(0), Ordering::Relaxed);
         for i in 0..CONTEXTS {
             // SAFETY: fresh memory for that many contexts, page-aligned; the table is written in place.
             unsafe {
@@ -271,9 +282,16 @@ impl Mm {
         if n > 0 {
             self.queue.loaded(page, n as u64);
         }
-        let entry = self.entry();
-        entry.resident.fetch_add(n, Ordering::Relaxed);
-        entry.charge(self.header(), n);
+        self.entry().resident.fetch_add(n, Ordering::Relaxed);
+        self.charge(n);
+    }
+
+    /// Counts pages that came or, negative, went. What a forked child shares stays in RAM for it: then the child pays.
+    pub fn charge(&self, n: i64) {
+        let added = self.entry().charge(self.header(), n);
+        if added < 0 && self.has_debtors.load(Ordering::Relaxed) != 0 {
+            cow::pay_by_children(self, -added);
+        }
     }
 
     /// Takes a work area; waits if all are in use (holders never wait for one another while holding).

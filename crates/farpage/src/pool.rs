@@ -440,6 +440,12 @@ impl Header {
         self.charged.load(Ordering::Relaxed) + self.zpool_pages() + more - self.limit.load(Ordering::Relaxed)
     }
 
+    /// Asks every process of the tree to reclaim.
+    pub fn ask_to_reclaim(&self) {
+        self.reclaim_seq.fetch_add(1, Ordering::Relaxed);
+        sys::futex_wake(&self.reclaim_seq, u32::MAX >> 1, true);
+    }
+
     /// Pages that could still be stored somewhere if every program touched all it has: free RAM, free compressed
     /// storage counted at ratio 1, free blocks of every area.
     pub fn room(&self) -> i64 {
@@ -453,10 +459,11 @@ impl Header {
 
 impl ProcEntry {
     /// Counts pages that came (or, negative, went). Of a process that owes for shared pages those are taken to go first:
-    /// as long as they are shared, their going frees nothing.
-    pub fn charge(&self, header: &Header, pages: i64) {
+    /// as long as they are shared, their going frees nothing. Returns what was really added.
+    pub fn charge(&self, header: &Header, pages: i64) -> i64 {
         let forgiven = if pages < 0 { self.take_owed(-pages) } else { 0 };
         self.add(header, pages + forgiven);
+        pages + forgiven
     }
 
     /// Charges up to `pages` of what is owed; how many.

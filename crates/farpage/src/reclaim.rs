@@ -180,17 +180,11 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
             OVERRUN_NS.store(sys::now_ns(), Ordering::Relaxed);
             break;
         }
-        ask_everyone(mm);
+        header.ask_to_reclaim();
         let seq = header.reclaim_seq.load(Ordering::Relaxed);
         sys::futex_wait(&header.reclaim_seq, seq, true, 500);
     }
     header.count(Counter::StallNs, sys::now_ns() - start);
-}
-
-/// Asks every process of the tree to reclaim.
-pub fn ask_everyone(mm: &Mm) {
-    mm.header().reclaim_seq.fetch_add(1, Ordering::Relaxed);
-    sys::futex_wake(&mm.header().reclaim_seq, u32::MAX >> 1, true);
 }
 
 /// Makes about `pages` pages free: moves out a batch, stores the oldest blocks beyond the swap cache's share.

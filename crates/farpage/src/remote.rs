@@ -18,7 +18,6 @@ use crate::fault::{self, Outcome};
 use crate::mem;
 use crate::mm::{Mm, PAGE, mm, page_of};
 use crate::pool::{MANAGED_PAGES, ProcEntry, entry_state, flag, is_managed};
-use crate::reclaim;
 use crate::sys;
 use crate::trap::{self, Pins};
 
@@ -266,7 +265,7 @@ fn ask(mm: &Mm, pid: i32, addr: u64, len: u64) -> bool {
                 .compare_exchange(0, request, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
             if posted {
-                reclaim::ask_everyone(mm);
+                mm.header().ask_to_reclaim();
             }
         }
         let seq = mm.header().reclaim_seq.load(Ordering::SeqCst);
@@ -325,7 +324,7 @@ pub fn answer(mm: &Mm) {
         }
     }
     let _ = wanted.compare_exchange(raw, 0, Ordering::SeqCst, Ordering::Relaxed);
-    reclaim::ask_everyone(mm);
+    mm.header().ask_to_reclaim();
 }
 
 /// The process behind a descriptor of /proc/PID/mem.

@@ -4,9 +4,11 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::page_state::Kind;
 
+use crate::cow;
 use crate::fault;
 use crate::mem::managed_pages;
 use crate::mm::{Mm, PAGE, TOUCHED, mm};
+use crate::sys;
 
 /// Bytes below the top of a stack that are brought in at once.
 const TOP: u64 = 256 << 10;
@@ -28,6 +30,14 @@ pub fn keep(addr: u64, len: u64) {
         }
     }
     (top..hi).for_each(|page| fault::pin_for_good(mm, page));
+    if mm.is_active() {
+        let mask = sys::block_signals();
+        {
+            let _inside = mm.gate.shared();
+            cow::lift_range(mm, lo, hi);
+        }
+        sys::set_mask(mask);
+    }
 }
 
 /// Lets the pages of a stack be evicted again.

@@ -72,7 +72,7 @@ pub fn nudge(mm: &Mm) {
         && mm.header().excess(headroom(mm)) > 0
         && SLEEPS.swap(0, Ordering::Relaxed) != 0
     {
-        reclaim::ask_everyone(mm);
+        mm.header().ask_to_reclaim();
     }
 }
 
