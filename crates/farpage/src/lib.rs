@@ -34,6 +34,7 @@ pub mod signals;
 pub mod slot_batch;
 pub mod snapshot;
 pub mod stacks;
+pub mod store;
 pub mod stub;
 pub mod supervisor;
 pub mod swapin;

@@ -1,0 +1,134 @@
+//! The frames of a block go to a tier.
+//!
+//! Storing needs no lock: frames never change, so each page is compressed or written first and then its word exchanged from
+//! *cached(this frame)* to *swapped(slot)*; if the program took the page back meanwhile the exchange fails and the slot is
+//! given up.
+//!
+//! Runs with the gate held shared and signals blocked.
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::page_state::{Kind, PageState};
+use farpage_core::stats::Counter;
+use farpage_core::swap_table::Backing;
+
+use crate::mm::{Context, Mm};
+use crate::reclaim::{BLOCK, bits};
+use crate::slot_batch::SlotBatch;
+use crate::tiers;
+
+/// Stores the pages of window `base` that are in the frames `filled` of `block`: zeros need no place, what compresses well
+/// goes to the zpool, the rest to a file.
+pub fn store_frames(mm: &Mm, base: u64, block: u64, filled: u64) {
+    let mut batch = SlotBatch::default();
+    let mut context = mm.context();
+    // Frames to be written to a file, and where.
+    let (mut raw, mut slots) = (0u64, [0u32; BLOCK as usize]);
+    for i in bits(filled) {
+        let frame = block * BLOCK + i;
+        if !holds(mm, base + i, frame) || store_zero(mm, base + i, frame) {
+            continue;
+        }
+        let left = (filled >> i).count_ones() as usize;
+        if let Some(slot) = store_small(mm, (base + i, frame), left, &mut batch, &mut context) {
+            raw |= 1 << i;
+            slots[i as usize] = slot;
+        }
+    }
+    drop(context);
+    batch.finish(mm);
+    store_raw(mm, base, block, raw, &slots);
+}
+
+/// True while the page's content is in this frame and nobody is taking it back.
+fn holds(mm: &Mm, page: u64, frame: u64) -> bool {
+    let seen = mm.load(page);
+    seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked()
+}
+
+/// True for a page of zeros, which needs no place.
+fn store_zero(mm: &Mm, page: u64, frame: u64) -> bool {
+    if !tiers::is_zero(mm.frames.address(frame)) {
+        return false;
+    }
+    let seen = mm.load(page);
+    if seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked() && mm.try_lock(page, seen) {
+        mm.unlock(page, seen, PageState::zero());
+        mm.header().count(Counter::SwpoutZero, 1);
+    }
+    true
+}
+
+/// Compresses a page, given with its frame, and hands it over. What is not worth it, or finds the tier full, gets a slot
+/// with a block, which is returned: it is to be written there. None if there is no such slot either.
+fn store_small(
+    mm: &Mm,
+    (page, frame): (u64, u64),
+    left: usize,
+    batch: &mut SlotBatch,
+    context: &mut Context,
+) -> Option<u32> {
+    let Some(compressed) = tiers::compress(mm, mm.frames.address(frame), context) else {
+        return batch.for_file(mm, left);
+    };
+    let slot = batch.for_compressed(mm, left)?;
+    if let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) {
+        hand_over(mm, page, frame, slot, backing);
+        return None;
+    }
+    if tiers::place_of(mm.pool(), slot).is_some() {
+        return Some(slot);
+    }
+    tiers::release(mm, &[slot]);
+    batch.for_file(mm, left)
+}
+
+/// The page is in `slot` from now on, unless the program took it back. The word names the slot before the slot counts
+/// the reference, so a process killed in between leaves a busy slot of its own and nothing else.
+fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
+    let seen = mm.load(page);
+    let table = mm.pool().swap_table();
+    let still = seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked();
+    if still && mm.try_lock(page, seen) {
+        let locked = mm.load(page);
+        mm.word(page).store(
+            locked.replace(PageState::swapped(slot)).locked().raw(),
+            Ordering::Release,
+        );
+        if let Err(impossible) = table.publish(slot, backing) {
+            tiers::stop(&impossible);
+        }
+        mm.unlock(page, locked, PageState::swapped(slot));
+    } else {
+        tiers::free_backing(mm.pool(), slot, backing, mm.owner());
+        tiers::release(mm, &[slot]);
+    }
+}
+
+/// Writes the frames in `raw` to their slots' blocks, neighbours with neighbouring slots in one run.
+fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64, slots: &[u32; BLOCK as usize]) {
+    let mut at = 0;
+    while at < BLOCK as usize {
+        if raw >> at & 1 == 0 {
+            at += 1;
+            continue;
+        }
+        let place = tiers::place_of(mm.pool(), slots[at]);
+        let follows = |i: &usize| {
+            let there = tiers::place_of(mm.pool(), slots[at + i]);
+            raw >> (at + i) & 1 == 1 && there == place.map(|(area, block)| (area, block + *i as u64))
+        };
+        let count = 1 + (1..BLOCK as usize - at).take_while(follows).count();
+        let run = &slots[at..at + count];
+        let frame = block * BLOCK + at as u64;
+        if tiers::write_run(mm, mm.frames.address(frame), run[0], count) {
+            for (i, &slot) in (0u64..).zip(run) {
+                let crc = tiers::checksum(mm.frames.address(frame + i));
+                hand_over(mm, base + at as u64 + i, frame + i, slot, Backing::Device { crc });
+            }
+        } else {
+            tiers::release(mm, run);
+        }
+        at += count;
+    }
+}
