@@ -5,17 +5,18 @@
 //! tree out of RAM; charging it later lets a writer outrun any budget (a pool of four Python workers once passed a
 //! hard limit within two milliseconds). So where the budget has no room for a full copy, the shared pages of both
 //! sides are write-protected through userfaultfd, and the first write to each window of 64 pages comes to us: it
-//! makes room, moves up to 64 pages from what the child owes to what it is charged, and lifts the protection.
+//! makes room, moves the window's pages from what the child owes to what it is charged, and lifts the protection.
 //!
 //! Invariants:
-//! - a copy arises in a window only after its bit was cleared, so what the tree really holds is at most what is charged;
+//! - pages of a protected window are owed for, pages of others are paid for: a copy arises, and a page is moved or given up,
+//!   only after the window's bit was cleared. So what the tree really holds is at most what is charged;
+//! - where parent and child have both lifted a window it is paid for twice, until one of them ends; the supervisor
+//!   measures what is really there and gives the difference back (`ledger`);
 //! - what a child owes never exceeds what it inherited, so charged + owed is at most a full copy;
 //! - a window with a pinned page is never protected: the kernel itself writes such pages (a system call under way, a
 //!   thread's stack), and its write would fail. The bit is set before pins are read, and a pin is taken before the bit
 //!   is read, so one of the two sees the other;
-//! - a shared page that one side gives up stays in RAM for the other: what goes from the parent's charge is paid by a child
-  that owes;
-- a stale bit (its pages were unmapped meanwhile) costs one needless call.
+//! - a stale bit (its pages were unmapped meanwhile) costs one needless call.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -46,12 +47,14 @@ pub fn is_protected(mm: &Mm, page: u64) -> bool {
 }
 
 /// In the parent, alone, before the clone: protects what is resident, or, where the budget has room for a full copy or
-/// the kernel can't protect, leaves it. Returns how many pages the child must be charged for at once.
-pub fn before_clone(mm: &Mm, inherited: i64, headroom: i64) -> i64 {
+/// the kernel can't protect, leaves it. Returns how many pages the child must be charged for at once; frames are always
+/// among them, for the parent gives them up without being asked.
+pub fn before_clone(mm: &Mm, resident: i64, frames: i64, headroom: i64) -> i64 {
+    let inherited = resident + frames;
     if mm.header().excess(inherited + headroom) <= 0 || !mm.can_protect() {
         return inherited;
     }
-    let mut bare = 0;
+    let mut bare = frames;
     for_each_chunk(mm, |chunk, word| {
         if word & RESIDENT_MASK == 0 {
             return;
@@ -169,7 +172,8 @@ pub fn lift(mm: &Mm, page: u64) {
     }
     // Only after the kernel's part: who finds the bit cleared may write at once. One thread clears it and pays.
     if mm.chunk(window).fetch_and(!bit_of(window), Ordering::SeqCst) & bit_of(window) != 0 {
-        pay(mm, WINDOW as i64);
+        let resident = (window..window + WINDOW).filter(|&page| mm.load(page).kind() == Kind::Resident);
+        pay(mm, resident.count() as i64);
     }
 }
 
@@ -190,8 +194,7 @@ fn pay(mm: &Mm, pages: i64) {
     }
 }
 
-/// Charges children for up to `pages` that they share with this process.
-pub fn pay_by_children(mm: &Mm, pages: i64) {
+fn pay_by_children(mm: &Mm, pages: i64) {
     if mm.has_debtors.load(Ordering::Relaxed) == 0 {
         return;
     }

@@ -15,16 +15,21 @@ use crate::sys;
 
 /// An entry taken by a parent whose child never came to life.
 const EMBRYO_MAX_NS: u64 = 10_000_000_000;
-/// How often the costly exact share of a process's memory is read, and from what size on (pages).
-const SHARE_EVERY_NS: u64 = 500_000_000;
-const SHARE_FROM: i64 = 192;
+/// How often the costly exact share of a process's memory is read, at most.
+const SHARE_EVERY_NS: u64 = 100_000_000;
+/// Reading shares takes at most one part in so many of the time.
+const SHARE_COST: u64 = 50;
 
 const ZPAGE_PAGES: i64 = (ZPAGE_BYTES / PAGE_SIZE) as i64;
 
-/// How much of a process's anonymous memory is its fair share where pages are shared by copy-on-write, in thousandths.
+/// What was found when a process's fair share of shared memory was last read, in pages.
 struct Share {
-    permille: i64,
+    /// Its share less what it was charged: what is not managed (less what is charged twice, see `cow`).
+    unmanaged: i64,
+    /// Its anonymous less its managed pages, which tell what changed since.
+    apart: i64,
     read_ns: u64,
+    took_ns: u64,
 }
 
 pub struct Ledger {
@@ -32,8 +37,10 @@ pub struct Ledger {
     pool_fd: i32,
     shares: HashMap<i32, Share>,
     live: usize,
-    /// Processes alive at the tick before: alone, a process shares nothing.
+    /// Processes alive at the tick before.
     entries: usize,
+    /// Whether that number changed then: shares of those that stay have changed with it.
+    changed: bool,
 }
 
 /// One process as /proc shows it, in pages.
@@ -52,6 +59,7 @@ impl Ledger {
             shares: HashMap::new(),
             live: 0,
             entries: 0,
+            changed: false,
         }
     }
 
@@ -91,8 +99,9 @@ impl Ledger {
             }
         }
         self.shares
-            .retain(|_, share| now.saturating_sub(share.read_ns) < 10 * SHARE_EVERY_NS);
-        self.set_limit(unmanaged + own_pages());
+            .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);
+        self.changed = self.live != self.entries;
+        self.set_limit(unmanaged.max(0) + own_pages());
     }
 
     /// Unmanaged pages of a process; `None` if it was found dead and cleaned up.
@@ -106,9 +115,7 @@ impl Ledger {
             return None;
         }
         entry.start_time.store(seen.start_time, Ordering::Relaxed);
-        // Managed pages are counted whole, shared or not (`cow` keeps their books); of the others each user its share.
-        let managed = entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
-        let unmanaged = (seen.anon - managed).max(0) * self.share(pid, seen.anon, now) / 1000;
+        let unmanaged = self.unmanaged(entry, pid, seen.anon, now);
         let before = entry.unmanaged.swap(unmanaged, Ordering::Relaxed);
         self.pool
             .header()
@@ -117,19 +124,29 @@ impl Ledger {
         Some(unmanaged)
     }
 
-    fn share(&mut self, pid: i32, anon: i64, now: u64) -> i64 {
-        if self.entries < 2 || anon < SHARE_FROM {
-            return 1000;
+    /// Alone, a process shares nothing. In a tree, what all shares together exceed all charges by is what is not managed:
+    /// shared pages cancel out, however they are charged.
+    fn unmanaged(&mut self, entry: &ProcEntry, pid: i32, anon: i64, now: u64) -> i64 {
+        let managed = entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
+        let apart = anon - managed;
+        if self.entries < 2 && self.live == 0 {
+            return apart.max(0);
         }
-        let share = self.shares.entry(pid).or_insert(Share {
-            permille: 1000,
-            read_ns: 0,
-        });
-        if now.saturating_sub(share.read_ns) > SHARE_EVERY_NS {
-            share.read_ns = now;
-            share.permille = pss_anon(pid).map_or(1000, |pss| (pss * 1000 / anon).clamp(0, 1000));
+        let stale = |share: &Share| now - share.read_ns > SHARE_EVERY_NS.max(share.took_ns * SHARE_COST);
+        if self.changed || self.shares.get(&pid).is_none_or(stale) {
+            let charged = entry.charged.load(Ordering::Relaxed);
+            let unmanaged = pss_anon(pid).map_or(apart, |share| share - charged);
+            let share = Share {
+                unmanaged,
+                apart,
+                read_ns: now,
+                took_ns: sys::now_ns().saturating_sub(now),
+            };
+            self.shares.insert(pid, share);
         }
-        share.permille
+        self.shares
+            .get(&pid)
+            .map_or(apart, |share| share.unmanaged + apart - share.apart)
     }
 
     fn set_limit(&self, unmanaged: i64) {

@@ -271,6 +271,7 @@ fn drop_states(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
 }
 
 fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
+    cow::lift_range(mm, lo, hi);
     let mut resident = 0;
     let mut pinned = false;
     for page in lo..hi {

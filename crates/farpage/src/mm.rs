@@ -18,7 +18,6 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::ZpoolHints;
 use lz4_flex::block::CompressTable;
 
-use crate::cow;
 use crate::gate::{Gate, Spin};
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry};
 use crate::prefetch::Prefetcher;
@@ -286,12 +285,9 @@ impl Mm {
         self.charge(n);
     }
 
-    /// Counts pages that came or, negative, went. What a forked child shares stays in RAM for it: then the child pays.
+    /// Counts pages that came or, negative, went.
     pub fn charge(&self, n: i64) {
-        let added = self.entry().charge(self.header(), n);
-        if added < 0 && self.has_debtors.load(Ordering::Relaxed) != 0 {
-            cow::pay_by_children(self, -added);
-        }
+        self.entry().charge(self.header(), n);
     }
 
     /// Takes a work area; waits if all are in use (holders never wait for one another while holding).

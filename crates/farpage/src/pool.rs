@@ -458,24 +458,17 @@ impl Header {
 }
 
 impl ProcEntry {
-    /// Counts pages that came (or, negative, went). Of a process that owes for shared pages those are taken to go first:
-    /// as long as they are shared, their going frees nothing. Returns what was really added.
-    pub fn charge(&self, header: &Header, pages: i64) -> i64 {
-        let forgiven = if pages < 0 { self.take_owed(-pages) } else { 0 };
-        self.add(header, pages + forgiven);
-        pages + forgiven
+    /// Counts pages that came or, negative, went.
+    pub fn charge(&self, header: &Header, pages: i64) {
+        self.charged.fetch_add(pages, Ordering::Relaxed);
+        header.charged.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Charges up to `pages` of what is owed; how many.
     pub fn pay(&self, header: &Header, pages: i64) -> i64 {
         let paid = self.take_owed(pages);
-        self.add(header, paid);
+        self.charge(header, paid);
         paid
-    }
-
-    fn add(&self, header: &Header, pages: i64) {
-        self.charged.fetch_add(pages, Ordering::Relaxed);
-        header.charged.fetch_add(pages, Ordering::Relaxed);
     }
 
     fn take_owed(&self, pages: i64) -> i64 {

@@ -479,7 +479,7 @@ fn hold_in_window(mm: &Mm, page: u64, pages: u64, from: u64, sampled: u64) -> u6
     info.sampled
         .store((sampled & mask(held)) << at, Ordering::Relaxed);
     mm.entry().frames.fetch_add(held as i64, Ordering::Relaxed);
-    mm.entry().charge(mm.header(), held as i64);
+    mm.charge(held as i64);
     for i in 0..held {
         let waiting = PageState::cached(block * BLOCK + at + i).with_readahead(true);
         mm.unlock(page + i, mm.load(page + i), waiting);
@@ -521,7 +521,7 @@ fn release_block(mm: &Mm, base: u64, block: u64, filled: u64) -> u64 {
     }
     let count = i64::from(gone.count_ones());
     mm.entry().frames.fetch_sub(count, Ordering::Relaxed);
-    mm.entry().charge(mm.header(), -count);
+    mm.charge(-count);
     if kept == 0 {
         mm.frames.give_free(block);
     } else {
