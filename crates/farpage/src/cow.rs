@@ -10,8 +10,8 @@
 //! Invariants:
 //! - pages of a protected window are owed for, pages of others are paid for: a copy arises, and a page is moved or given up,
 //!   only after the window's bit was cleared. So what the tree really holds is at most what is charged;
-//! - where parent and child have both lifted a window it is paid for twice, until one of them ends; the supervisor
-//!   measures what is really there and gives the difference back (`ledger`);
+//! - where parent and child have both lifted a window it is paid for twice, until one of them ends: too much rather than
+//!   too little;
 //! - what a child owes never exceeds what it inherited, so charged + owed is at most a full copy;
 //! - a window with a pinned page is never protected: the kernel itself writes such pages (a system call under way, a
 //!   thread's stack), and its write would fail. The bit is set before pins are read, and a pin is taken before the bit

@@ -24,8 +24,10 @@ const ZPAGE_PAGES: i64 = (ZPAGE_BYTES / PAGE_SIZE) as i64;
 
 /// What was found when a process's fair share of shared memory was last read, in pages.
 struct Share {
-    /// Its share less what it was charged: what is not managed (less what is charged twice, see `cow`).
-    unmanaged: i64,
+    /// Its share less what it was charged.
+    uncharged: i64,
+    /// Its share of its anonymous memory, in thousandths.
+    permille: i64,
     /// Its anonymous less its managed pages, which tell what changed since.
     apart: i64,
     read_ns: u64,
@@ -77,7 +79,7 @@ impl Ledger {
     /// Looks at every process once.
     pub fn tick(&mut self) {
         let now = sys::now_ns();
-        let mut unmanaged = 0;
+        let (mut uncharged, mut unmanaged) = (0, 0);
         self.entries = self.live;
         self.live = 0;
         for index in 0..self.pool.processes().len() {
@@ -95,17 +97,18 @@ impl Ledger {
             }
             if let Some(pages) = self.look_at(index, entry, now) {
                 self.live += 1;
-                unmanaged += pages;
+                uncharged += pages.0;
+                unmanaged += pages.1;
             }
         }
         self.shares
             .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);
         self.changed = self.live != self.entries;
-        self.set_limit(unmanaged.max(0) + own_pages());
+        self.set_limit(unmanaged.max(uncharged) + own_pages());
     }
 
-    /// Unmanaged pages of a process; `None` if it was found dead and cleaned up.
-    fn look_at(&mut self, index: usize, entry: &ProcEntry, now: u64) -> Option<i64> {
+    /// Unmanaged pages of a process, in both views; `None` if it was found dead and cleaned up.
+    fn look_at(&mut self, index: usize, entry: &ProcEntry, now: u64) -> Option<(i64, i64)> {
         let pid = entry.pid.load(Ordering::Relaxed);
         let seen = see(pid);
         let known = entry.start_time.load(Ordering::Relaxed);
@@ -115,38 +118,42 @@ impl Ledger {
             return None;
         }
         entry.start_time.store(seen.start_time, Ordering::Relaxed);
-        let unmanaged = self.unmanaged(entry, pid, seen.anon, now);
+        let (uncharged, unmanaged) = self.unmanaged(entry, pid, seen.anon, now);
         let before = entry.unmanaged.swap(unmanaged, Ordering::Relaxed);
         self.pool
             .header()
             .unmanaged
             .fetch_add(unmanaged - before, Ordering::Relaxed);
-        Some(unmanaged)
+        Some((uncharged, unmanaged))
     }
 
-    /// Alone, a process shares nothing. In a tree, what all shares together exceed all charges by is what is not managed:
-    /// shared pages cancel out, however they are charged.
-    fn unmanaged(&mut self, entry: &ProcEntry, pid: i32, anon: i64, now: u64) -> i64 {
+    /// Alone, a process shares nothing. In a tree there are two views of what is not managed: shares less charges (shared pages
+    /// cancel out, however they are charged), and each process's own part at the rate at which it shares. The first misses
+    /// as much as is charged twice, the second what is charged to nobody: the greater sum of the two counts.
+    fn unmanaged(&mut self, entry: &ProcEntry, pid: i32, anon: i64, now: u64) -> (i64, i64) {
         let managed = entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
         let apart = anon - managed;
         if self.entries < 2 && self.live == 0 {
-            return apart.max(0);
+            return (apart.max(0), apart.max(0));
         }
         let stale = |share: &Share| now - share.read_ns > SHARE_EVERY_NS.max(share.took_ns * SHARE_COST);
         if self.changed || self.shares.get(&pid).is_none_or(stale) {
-            let charged = entry.charged.load(Ordering::Relaxed);
-            let unmanaged = pss_anon(pid).map_or(apart, |share| share - charged);
+            let pss = pss_anon(pid).unwrap_or(anon);
             let share = Share {
-                unmanaged,
+                uncharged: pss - entry.charged.load(Ordering::Relaxed),
+                permille: (pss * 1000 / anon.max(1)).clamp(0, 1000),
                 apart,
                 read_ns: now,
                 took_ns: sys::now_ns().saturating_sub(now),
             };
             self.shares.insert(pid, share);
         }
-        self.shares
-            .get(&pid)
-            .map_or(apart, |share| share.unmanaged + apart - share.apart)
+        self.shares.get(&pid).map_or((apart, apart), |share| {
+            (
+                share.uncharged + apart - share.apart,
+                apart.max(0) * share.permille / 1000,
+            )
+        })
     }
 
     fn set_limit(&self, unmanaged: i64) {

@@ -33,7 +33,7 @@ pub const CHUNK_PAGES: u64 = 512;
 const CONTEXTS: usize = 32;
 /// A work area takes up to 300 KiB: one per so many pages of the budget, and at least so many.
 const CONTEXT_BUDGET: i64 = 2048;
-const CONTEXTS_MIN: i64 = 4;
+const CONTEXTS_MIN: i64 = 6;
 /// Pages that one turn of swap-in looks at: what it brings in lies among them.
 pub const SPAN: usize = 64;
 const RANGES_MAX: usize = 65_536;
