@@ -96,7 +96,7 @@ def check_after_kills(context):
             for victim in rng.sample(running := sorted((children - killed) & set(job.alive())), min(2, len(running))):
                 killed.add(victim)
                 os.kill(victim, signal.SIGKILL)
-            if len(killed) % 10 < 2:
+            if killed and len(killed) % 10 < 2 and job.process.poll() is None:
                 report = checked(context, job.process.pid)
                 check(report["lost_references"] <= len(killed), f"seed {seed}: {report} after {len(killed)} kills")
         check(len(killed) >= kills and report and report["slots"] > 1000, f"seed {seed}: {len(killed)} killed, {report}")
