@@ -88,7 +88,7 @@ def check_after_kills(context):
     kills = 400 if context.soak else 40
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)
-    with context.start(40, [program("killme"), 96, 4, kills * 2, 300], timeout_s=300) as job:
+    with context.start(64, [program("killme"), 128, 4, kills * 2, 300], timeout_s=300) as job:
         killed, report = set(), None
         while len(killed) < kills and job.process.poll() is None:
             time.sleep(rng.choice((0.01, 0.05, 0.2)))
@@ -99,7 +99,8 @@ def check_after_kills(context):
             if killed and len(killed) % 10 < 2 and job.process.poll() is None:
                 report = checked(context, job.process.pid)
                 check(report["lost_references"] <= len(killed), f"seed {seed}: {report} after {len(killed)} kills")
-        check(len(killed) >= kills and report and report["slots"] > 1000, f"seed {seed}: {len(killed)} killed, {report}")
+        check(len(killed) >= kills, f"seed {seed}: exit code {job.process.poll()} after {len(killed)} kills: {last_words(job)}")
+        check(report and report["slots"] > 1000, f"seed {seed}: {report}")
         job.process.terminate()
         job.wait()
         context.finish(job)
