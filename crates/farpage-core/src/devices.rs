@@ -78,7 +78,7 @@ pub struct DeviceState {
     pub fresh: AtomicU32,
     /// Clusters that are not free.
     pub active: AtomicU32,
-    /// Slots taken.
+    /// Slots taken, about: each cluster's to the next 64.
     pub used: AtomicU64,
     /// Whose turn it is among devices of equal priority (kept by the first of them).
     pub turn: AtomicU32,

@@ -258,14 +258,15 @@ const fn set_index(list: List, order: usize) -> Option<usize> {
     }
 }
 
-/// Keeps the figures that steer a device.
+/// Keeps the figures that steer a device. Slots are told by the eighth of a cluster, so that not every free of a single
+/// slot writes a word that all CPUs share.
 fn steer(state: &DeviceState, before: usize, after: usize) {
-    let (more, less) = (after.saturating_sub(before), before.saturating_sub(after));
-    if more > 0 {
-        state.used.fetch_add(more as u64, Ordering::Relaxed);
+    let (told, new) = (told(before), told(after));
+    if new > told {
+        state.used.fetch_add(new - told, Ordering::Relaxed);
     }
-    if less > 0 {
-        state.used.fetch_sub(less as u64, Ordering::Relaxed);
+    if new < told {
+        state.used.fetch_sub(told - new, Ordering::Relaxed);
     }
     if before == 0 && after > 0 {
         state.active.fetch_add(1, Ordering::Relaxed);
@@ -273,4 +274,10 @@ fn steer(state: &DeviceState, before: usize, after: usize) {
     if before > 0 && after == 0 {
         state.active.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// What a device is told of a cluster with `count` slots used.
+pub(super) const fn told(count: usize) -> u64 {
+    const STEP: usize = if CLUSTER_SLOTS < 8 { 1 } else { CLUSTER_SLOTS / 8 };
+    ((count + STEP / 2) / STEP * STEP) as u64
 }

@@ -96,12 +96,8 @@ impl Memory {
             );
         }
         let used: u64 = self.states.iter().map(|s| s.used.load(Ordering::Relaxed)).sum();
-        let words = self
-            .table
-            .iter()
-            .filter(|word| word.load(Ordering::Relaxed) != 0)
-            .count();
-        assert_eq!(used, words as u64);
+        let clusters = self.clusters.iter().map(cluster::load);
+        assert_eq!(used, clusters.map(|word| locked::told(word.count())).sum());
     }
 }
 
