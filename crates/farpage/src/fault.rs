@@ -191,6 +191,13 @@ fn from_frame(mm: &Mm, page: u64, seen: PageState) -> Filled {
     Some(Ok(Source::Cached))
 }
 
+/// With the gate held alone: takes a page out of its frame if it waits in one, without making room first. False: it is
+/// still there.
+pub fn unframe(mm: &Mm, page: u64) -> bool {
+    let seen = mm.load(page);
+    seen.kind() != Kind::Cached || matches!(from_frame(mm, page, seen), Some(Ok(_)))
+}
+
 /// Installs the page at `from` as `page`, whose lock we hold; on `NotManaged` the word is put back.
 pub fn install(mm: &Mm, page: u64, from: u64, seen: PageState) -> Outcome {
     let mut patience = 0;

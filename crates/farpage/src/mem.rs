@@ -536,11 +536,9 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     {
         return leave_managed(mm, request, old_lo, old_hi);
     }
-    settle_frames(mm, old_lo, old_hi);
     let alone = mm.gate.alone();
-    if !still_settled(mm, old_lo, old_hi) {
-        drop(alone);
-        return relocate(mm, request);
+    if !settle_frames(mm, old_lo, old_hi, &alone) {
+        return ENOMEM;
     }
     lift_protection(mm, old_lo, old_hi);
     let mut request = request;
@@ -605,22 +603,11 @@ fn lift_protection(mm: &Mm, lo: u64, hi: u64) {
     }
 }
 
-/// Brings pages that wait in frames back, so that no frame names a page at its old place.
-fn settle_frames(mm: &Mm, lo: u64, hi: u64) {
-    if !mm.is_active() {
-        return;
-    }
-    for page in lo..hi {
-        if mm.load(page).kind() == Kind::Cached {
-            let mask = sys::block_signals();
-            fault::fault(mm, page);
-            sys::set_mask(mask);
-        }
-    }
-}
-
-fn still_settled(mm: &Mm, lo: u64, hi: u64) -> bool {
-    !mm.is_active() || (lo..hi).all(|page| mm.load(page).kind() != Kind::Cached)
+/// Brings pages that wait in frames back, so that no frame names a page at its old place. Alone, so that none is evicted again
+/// meanwhile: a loop that tried before it entered once ran for ever beside busy reclaimers. They may exceed the limit for
+/// that moment. False: there is no memory even for that.
+fn settle_frames(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) -> bool {
+    !mm.is_active() || (lo..hi).all(|page| fault::unframe(mm, page))
 }
 
 /// Carries page states to the new place, chunk counts with them.

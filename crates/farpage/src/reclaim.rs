@@ -190,11 +190,11 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
     let mut progress = 0;
     while freed < pages as u64 {
         let moved = evict_window(mm);
-        let cached = mm.entry().frames.load(Ordering::Relaxed) / BLOCK as i64;
-        let mut stored = 0;
-        if cached > cache_target(mm) || moved == 0 {
-            stored = store_oldest(mm);
-        }
+        let stored = if moved == 0 {
+            store_oldest(mm)
+        } else {
+            store_surplus(mm)
+        };
         freed += stored;
         progress += moved + stored;
         if moved + stored == 0 {
@@ -202,6 +202,20 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
         }
     }
     progress
+}
+
+/// Stores the oldest blocks until the swap cache holds no more than its share; how many frames were given back. Blocks are of
+/// all sizes: one for one, small ones stored for large ones filled, the cache would grow over everything.
+fn store_surplus(mm: &Mm) -> u64 {
+    let mut stored = 0;
+    while mm.entry().frames.load(Ordering::Relaxed) / BLOCK as i64 > cache_target(mm) {
+        let done = store_oldest(mm);
+        stored += done;
+        if done == 0 {
+            break;
+        }
+    }
+    stored
 }
 
 /// How many blocks the swap cache may keep: a sixteenth of what the process has resident, 2 to 128 blocks. None while the
@@ -630,8 +644,6 @@ pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
         if evict_from(mm, window * BLOCK, block) == 0 {
             mm.frames.give_free(block);
         }
-        while mm.entry().frames.load(Ordering::Relaxed) / BLOCK as i64 > cache_target(mm)
-            && store_oldest(mm) > 0
-        {}
+        store_surplus(mm);
     }
 }
