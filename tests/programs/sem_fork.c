@@ -165,6 +165,18 @@ static void advice_child(void *arg)
 	CHECK_ZERO("mapped there", q, LEN);
 }
 
+static void later_child(void *arg)
+{
+	char *p = arg;
+	for (size_t i = 0; i < 5; i++)
+		CHECK_FILL("later mapping in the child", p + i * LEN, LEN, 95 + i);
+}
+
+static void moved_child(void *arg)
+{
+	CHECK_ZERO("moved WIPEONFORK part in the child", arg, LEN);
+}
+
 static void fork_advice(void)
 {
 	char *p = map_anon(5 * LEN);
@@ -183,7 +195,20 @@ static void fork_advice(void)
 		for (size_t i = 0; i < 5; i++)
 			CHECK_FILL("parent keeps all", p + i * LEN, LEN, 90 + i);
 	}
+	char *moved = map_anon(LEN);
+	CHECK_EQ("moved", (uintptr_t)moved,
+		 (uintptr_t)mremap(p + LEN, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, moved));
 	munmap(p, 5 * LEN);
+	/* Advice goes with the mapping. It once stayed with the address: a later mapping there was empty in a child. */
+	char *again = mmap(p, 5 * LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+	CHECK_EQ("mapped again", (uintptr_t)p, (uintptr_t)again);
+	for (size_t i = 0; i < 5; i++)
+		fill(p + i * LEN, LEN, 95 + i);
+	chill();
+	CHILD_EXPECT("child of a later mapping", child_start(later_child, p), 0);
+	CHILD_EXPECT("child of a moved mapping", child_start(moved_child, moved), 0);
+	munmap(p, 5 * LEN);
+	munmap(moved, LEN);
 }
 
 static void shared_child(void *arg)

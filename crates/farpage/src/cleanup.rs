@@ -41,6 +41,7 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
     // What its children share with it stays in RAM, and is theirs alone from now on.
     for child in cow::children(pool.processes(), index as u16) {
         child.pay(header, i64::MAX);
+        child.forking.store(0, Ordering::Relaxed);
         child.parent.store(0, Ordering::Relaxed);
     }
     header
@@ -56,10 +57,12 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
         word.store(0, Ordering::Relaxed);
     }
     entry.parent.store(0, Ordering::Relaxed);
+    entry.forking.store(0, Ordering::Relaxed);
     entry.active.store(0, Ordering::Relaxed);
     entry.wanted.store(0, Ordering::Relaxed);
     entry.execing.store(0, Ordering::Relaxed);
     entry.start_time.store(0, Ordering::Relaxed);
+    entry.born_ns.store(0, Ordering::Relaxed);
     entry.pid.store(0, Ordering::Relaxed);
     entry.state.store(entry_state::FREE, Ordering::Release);
 }

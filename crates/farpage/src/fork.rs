@@ -101,6 +101,9 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
         return -(libc::EAGAIN as i64);
     };
     let child = &mm.pool().processes()[index];
+    let born_ns = child.born_ns.load(Ordering::Relaxed);
+    child.parent.store(u32::from(mm.owner()) + 1, Ordering::Relaxed);
+    child.forking.store(1, Ordering::Release);
     if copy_states(mm, index, child).is_err() {
         cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index);
         return -(libc::ENOMEM as i64);
@@ -112,6 +115,9 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
     drop((maps, not_inherited));
     match pid {
+        0 if child.born_ns.load(Ordering::Relaxed) != born_ns => sys::die(&[
+            "farpage: a forked child was held up for so long that its memory was given up; the child was stopped",
+        ]),
         0 => match become_child(mm, index, child) {
             Ok(()) => 0,
             Err(_) => sys::die(&[
@@ -120,9 +126,12 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
             ]),
         },
         1.. => {
+            // The child may have lived and died by now. Its entry waits for this, so that the number is not written into
+            // that of another process (whose pages were then given up as those of a dead one).
             let _ = child
                 .pid
                 .compare_exchange(0, pid as i32, Ordering::Relaxed, Ordering::Relaxed);
+            child.forking.store(0, Ordering::Release);
             pid
         }
         _ => {
@@ -190,7 +199,6 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     child.owed.store(resident + frames, Ordering::Relaxed);
     child.pay(mm.header(), at_once);
     mm.has_debtors.store(1, Ordering::Relaxed);
-    child.parent.store(u32::from(mm.owner()) + 1, Ordering::Relaxed);
     child.active.store(1, Ordering::Relaxed);
     let committed = parent.committed.load(Ordering::Relaxed);
     child.committed.store(committed, Ordering::Relaxed);
@@ -246,6 +254,34 @@ pub fn inherit_advice(lo: u64, hi: u64, inherit: bool) {
         }
     }
     sys::set_mask(mask);
+}
+
+/// Pages `lo..hi` are unmapped: what comes there later is inherited.
+pub fn forget_advice(lo: u64, hi: u64) {
+    if let Some(ranges) = NOT_INHERITED.lock().as_mut() {
+        let _ = ranges.remove(lo, hi);
+    }
+}
+
+/// The mapping at `lo..hi` moves to `to`, and its advice with it.
+pub fn move_advice(lo: u64, hi: u64, to: u64) {
+    let mut ranges = NOT_INHERITED.lock();
+    let Some(ranges) = ranges.as_mut() else { return };
+    let _ = ranges.remove(to, to + (hi - lo));
+    let mut at = lo;
+    while let Some((start, end)) = next_within(ranges, at, hi) {
+        let _ = ranges.insert(to + (start - lo), to + (end - lo));
+        at = end;
+    }
+    let _ = ranges.remove(lo, hi);
+}
+
+/// The first part of the set in `at..hi`.
+fn next_within(ranges: &RangeMap<'_>, at: u64, hi: u64) -> Option<(u64, u64)> {
+    ranges
+        .iter()
+        .map(|range| (range.start.max(at), range.end.min(hi)))
+        .find(|(start, end)| start < end)
 }
 
 /// In the child: content under WIPEONFORK and DONTFORK is gone.

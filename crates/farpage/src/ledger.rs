@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 
 use farpage_core::units::PAGE_SIZE;
@@ -85,10 +86,16 @@ impl Ledger {
         for index in 0..self.pool.processes().len() {
             let entry = &self.pool.processes()[index];
             let state = entry.state.load(Ordering::Acquire);
-            let age = now.saturating_sub(entry.born_ns.load(Ordering::Relaxed));
-            let unborn = entry.pid.load(Ordering::Relaxed) == 0 && age > EMBRYO_MAX_NS;
+            // 0: taken a moment ago, the time is about to be written.
+            let born = entry.born_ns.load(Ordering::Acquire);
+            let old = born != 0 && now.saturating_sub(born) > EMBRYO_MAX_NS;
+            let unborn = entry.pid.load(Ordering::Relaxed) == 0 && old;
             if state == entry_state::EMBRYO && unborn {
                 cleanup::return_everything(&self.pool, self.pool_fd, index);
+            }
+            if entry.forking.load(Ordering::Acquire) != 0 {
+                self.live += 1;
+                continue;
             }
             let lives = state == entry_state::LIVE
                 || (state == entry_state::EMBRYO && entry.pid.load(Ordering::Relaxed) != 0);
@@ -110,7 +117,10 @@ impl Ledger {
     /// Unmanaged pages of a process, in both views; `None` if it was found dead and cleaned up.
     fn look_at(&mut self, index: usize, entry: &ProcEntry, now: u64) -> Option<(i64, i64)> {
         let pid = entry.pid.load(Ordering::Relaxed);
-        let seen = see(pid);
+        let Some(seen) = see(pid) else {
+            let before = entry.unmanaged.load(Ordering::Relaxed);
+            return Some((before, before));
+        };
         let known = entry.start_time.load(Ordering::Relaxed);
         let replaced = known != 0 && known != seen.start_time;
         if seen.gone || replaced || left_by_exec(entry, pid) {
@@ -188,31 +198,34 @@ fn left_by_exec(entry: &ProcEntry, pid: i32) -> bool {
         && fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.contains("farpage-pool"))
 }
 
-fn see(pid: i32) -> Seen {
+/// `None`: it could not be read now, which says nothing about the process.
+fn see(pid: i32) -> Option<Seen> {
     let gone = Seen {
         gone: true,
         start_time: 0,
         anon: 0,
     };
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return gone;
+    let stat = match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => {
+            return Some(gone);
+        }
+        Err(_) => return None,
     };
     // The name in parentheses may hold anything; fields are counted from behind it: state is the first, start time the 20th.
-    let Some((_, rest)) = stat.rsplit_once(')') else {
-        return gone;
-    };
+    let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let start_time = fields.get(19).and_then(|f| f.parse().ok()).unwrap_or(0);
+    let start_time = fields.get(19)?.parse().ok()?;
     // A process whose first thread has ended lives on as a "zombie" with other threads (field 20, the 18th here).
     let threads = fields.get(17).and_then(|f| f.parse().ok()).unwrap_or(1);
     if matches!(fields.first(), Some(&"Z" | &"X")) && threads <= 1 {
-        return gone;
+        return Some(gone);
     }
-    Seen {
+    Some(Seen {
         gone: false,
         start_time,
         anon: anon_pages(pid),
-    }
+    })
 }
 
 /// Anonymous pages in RAM: resident less shared (file and shmem).

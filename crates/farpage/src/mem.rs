@@ -15,6 +15,7 @@ use farpage_core::page_state::{Kind, PageState};
 use crate::activate;
 use crate::cow;
 use crate::fault;
+use crate::fork;
 use crate::gate::Alone;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES, is_managed};
@@ -254,6 +255,7 @@ pub fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
 
 /// As [`discard`], for pages that are unmapped: pins (locks, pages kept for good) go with the mapping.
 fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
+    fork::forget_advice(lo, hi);
     if mm.is_active() {
         drop_states(mm, lo, hi, true);
     }
@@ -577,6 +579,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     }
     mm.top_page.fetch_max(new_hi, Ordering::Relaxed);
     if mm.is_active() {
+        fork::move_advice(old_lo, old_hi, new_lo);
         move_words(mm, old_lo, new_lo, (old_hi - old_lo).min(new_hi - new_lo));
         discard(mm, old_lo, old_hi, &alone);
         let old_too = request.flags & libc::MREMAP_DONTUNMAP == 0 || register(mm, old_lo, old_hi);

@@ -215,6 +215,9 @@ pub struct ProcEntry {
     pub start_time: AtomicU64,
     /// 1 once the process manages its memory.
     pub active: AtomicU32,
+    /// 1 while the parent is in the fork that makes this process: until it knows the pid, nobody takes the entry for that of
+    /// a dead one.
+    pub forking: AtomicU32,
     /// 1 between a call of exec and the new image's start.
     pub execing: AtomicU32,
     pub resident: AtomicI64,
