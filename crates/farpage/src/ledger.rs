@@ -260,3 +260,75 @@ fn pool_pages(pool_fd: i32) -> i64 {
     use std::os::linux::fs::MetadataExt;
     fs::metadata(format!("/proc/self/fd/{pool_fd}")).map_or(0, |m| (m.st_blocks() / 8) as i64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fork::take_entry;
+    use crate::pool::Geometry;
+
+    fn tree() -> Ledger {
+        let (fd, pool) = Pool::create(&Geometry::default()).unwrap();
+        Ledger::new(pool, fd)
+    }
+
+    /// A pid that no process has: that of a child that was waited for.
+    fn dead_pid() -> i32 {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id() as i32
+    }
+
+    /// A child once died, and its entry went to the next one, before its parent had written its pid: then the supervisor found
+    /// the next child's entry with a dead pid and gave its pages up. The child read zeros.
+    #[test]
+    fn an_entry_is_not_given_up_while_the_parent_is_in_fork() {
+        let mut ledger = tree();
+        let pool = *ledger.pool();
+        let index = take_entry(&pool, entry_state::EMBRYO).unwrap();
+        let entry = &pool.processes()[index];
+        entry.forking.store(1, Ordering::Release);
+        entry.pid.store(dead_pid(), Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::EMBRYO);
+        entry.forking.store(0, Ordering::Release);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
+        assert_eq!(entry.pid.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn an_entry_taken_a_moment_ago_is_not_old() {
+        let mut ledger = tree();
+        let pool = *ledger.pool();
+        let index = take_entry(&pool, entry_state::EMBRYO).unwrap();
+        let entry = &pool.processes()[index];
+        entry.born_ns.store(0, Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::EMBRYO);
+        entry.born_ns.store(1, Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
+    }
+
+    #[test]
+    fn a_parent_that_dies_leaves_its_children_what_they_owe() {
+        let ledger = tree();
+        let pool = *ledger.pool();
+        let (parent, child) = (
+            take_entry(&pool, entry_state::LIVE).unwrap(),
+            take_entry(&pool, entry_state::LIVE).unwrap(),
+        );
+        let entry = &pool.processes()[child];
+        entry.parent.store(parent as u32 + 1, Ordering::Relaxed);
+        entry.owed.store(30, Ordering::Relaxed);
+        entry.forking.store(1, Ordering::Relaxed);
+        pool.processes()[parent].charge(pool.header(), 100);
+        cleanup::return_everything(&pool, ledger.pool_fd, parent);
+        assert_eq!(pool.header().charged.load(Ordering::Relaxed), 30);
+        assert_eq!(entry.owed.load(Ordering::Relaxed), 0);
+        assert_eq!(entry.forking.load(Ordering::Relaxed), 0);
+        cleanup::return_everything(&pool, ledger.pool_fd, child);
+        assert_eq!(pool.header().charged.load(Ordering::Relaxed), 0);
+    }
+}

@@ -105,30 +105,28 @@ fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
     }
 }
 
-/// Writes the frames in `raw` to their slots' blocks, neighbours with neighbouring slots in one run.
+/// Writes the frames in `raw` to their slots' blocks, neighbouring slots with one write wherever the frames are.
 fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64, slots: &[u32; BLOCK as usize]) {
-    let mut at = 0;
-    while at < BLOCK as usize {
-        if raw >> at & 1 == 0 {
-            at += 1;
-            continue;
-        }
-        let place = tiers::place_of(mm.pool(), slots[at]);
-        let follows = |i: &usize| {
-            let there = tiers::place_of(mm.pool(), slots[at + i]);
-            raw >> (at + i) & 1 == 1 && there == place.map(|(area, block)| (area, block + *i as u64))
+    let mut left = raw;
+    while left != 0 {
+        let first = slots[left.trailing_zeros() as usize];
+        let place = tiers::place_of(mm.pool(), first);
+        let follows = |&(nth, i): &(u64, u64)| {
+            let there = tiers::place_of(mm.pool(), slots[i as usize]);
+            there == place.map(|(area, block)| (area, block + nth))
         };
-        let count = 1 + (1..BLOCK as usize - at).take_while(follows).count();
-        let run = &slots[at..at + count];
-        let frame = block * BLOCK + at as u64;
-        if tiers::write_run(mm, mm.frames.address(frame), run[0], count) {
-            for (i, &slot) in (0u64..).zip(run) {
-                let crc = tiers::checksum(mm.frames.address(frame + i));
-                hand_over(mm, base + at as u64 + i, frame + i, slot, Backing::Device { crc });
+        let run = (0..).zip(bits(left)).take_while(follows);
+        let run = run.fold(0u64, |run, (_, i)| run | 1 << i);
+        let frame = |i: u64| block * BLOCK + i;
+        if tiers::write_run(mm, bits(run).map(|i| mm.frames.address(frame(i))), first) {
+            for i in bits(run) {
+                let crc = tiers::checksum(mm.frames.address(frame(i)));
+                hand_over(mm, base + i, frame(i), slots[i as usize], Backing::Device { crc });
             }
         } else {
-            tiers::release(mm, run);
+            bits(run).for_each(|i| tiers::release(mm, &[slots[i as usize]]));
         }
-        at += count;
+        // A slot without a block, which there should not be, is its own run.
+        left &= !(run | 1 << left.trailing_zeros());
     }
 }

@@ -17,12 +17,12 @@ use crate::prefetch::{self, Request};
 use crate::readahead::{self, SAMPLE_ONE_IN};
 use crate::reclaim;
 use crate::sys::Errno;
-use crate::tiers::{self, LoadError};
+use crate::tiers::{self, Blocks, LoadError, READ_MAX};
 
 /// Most pages read together with a missed page: more would let it wait.
 const NOW_MAX: u32 = 32;
-/// Pages not wanted between two wanted ones that one read passes over: reading them takes less than a second read.
-const GAP_MAX: usize = 24;
+/// Distance in blocks of two wanted pages that one read spans: reading what lies between takes less than a second read.
+const GAP_MAX: u64 = 24;
 
 /// Up to [`SPAN`] pages in a row, some of which are to be brought in: locked, with the slots they are in.
 pub struct Span {
@@ -45,11 +45,11 @@ pub fn swap_in(mm: &Mm, page: u64, seen: PageState) -> Filled {
     prefetch::ask(mm, ahead);
     let mut context = mm.context();
     let at = (page - span.start) as usize;
-    let (source, run) = match span.load(mm, at, &mut context) {
+    let (source, loaded) = match span.load(mm, at, &mut context) {
         Ok(loaded) => loaded,
         Err(error) => tiers::refuse_page(error, address(page)),
     };
-    span.install(mm, run, Some(at), &context);
+    span.install(mm, loaded, Some(at), &context);
     if span.locked & 1 << at != 0 {
         let outcome = fault::install(mm, page, context.bounce[at].as_ptr() as u64, seen);
         if outcome == Outcome::NotManaged {
@@ -172,55 +172,74 @@ impl Span {
         }
     }
 
-    /// Loads the page at `at`, and with it the pages of the span that lie at the same distance in the same file: one
+    /// Loads the page at `at`, and with it pages of the span that lie beside it in the same file, in the same order: one
     /// read. Returns where it came from and the places now loaded.
-    fn load(&self, mm: &Mm, at: usize, context: &mut Context) -> Result<(Source, Range<usize>), LoadError> {
-        if let Some((area, block)) = tiers::block_of(mm, self.slots[at]) {
-            let base = block as i64 - at as i64;
-            let fits = |&place: &usize| {
-                let wanted = (area, (base + place as i64) as u64);
-                tiers::block_of(mm, self.slots[place]) == Some(wanted)
-            };
-            let fitting = places(self.locked)
-                .filter(fits)
-                .fold(1 << at, |bits, place| bits | 1u64 << place);
-            let from = reach(at, (0..at).rev().filter(|place| fitting >> place & 1 == 1));
-            let to = reach(at, (at + 1..SPAN).filter(|place| fitting >> place & 1 == 1));
-            let run = from..to + 1;
-            // A page that is to be brought in, but not from there, must not lie between.
-            if run.len() > 1 && self.locked & !fitting & mask(from, run.len()) == 0 {
-                let first = (area, (base + from as i64) as u64);
-                if tiers::load_blocks(mm, &self.slots[run.clone()], first, context, from).is_ok() {
-                    return Ok((Source::File, run));
-                }
+    fn load(&self, mm: &Mm, at: usize, context: &mut Context) -> Result<(Source, u64), LoadError> {
+        if let Some(first) = tiers::block_of(mm, self.slots[at]) {
+            let (blocks, loaded) = self.gather(mm, at, first);
+            if loaded.count_ones() > 1 && tiers::load_blocks(mm, &blocks, context).is_ok() {
+                return Ok((Source::File, loaded));
             }
         }
-        tiers::load(mm, self.slots[at], context, at).map(|source| (source, at..at + 1))
+        tiers::load(mm, self.slots[at], context, at).map(|source| (source, 1 << at))
     }
 
-    /// Installs or holds the locked places of `run`, which are loaded; what can't be had now stays locked.
-    fn install(&mut self, mm: &Mm, run: Range<usize>, touched: Option<usize>, context: &Context) {
-        let (mut mapped, mut sampled, mut marked) = (0, 0, 0);
-        let mut place = run.start;
-        while place < run.end {
-            if self.locked >> place & 1 == 0 {
-                place += 1;
-                continue;
+    /// What one read brings in with the page at `at`, which lies in `block`: locked places before and behind it whose blocks
+    /// go down and up from there without too wide a gap.
+    fn gather(&self, mm: &Mm, at: usize, (area, block): (u8, u64)) -> (Blocks, u64) {
+        let in_area = |place: usize| match tiers::block_of(mm, self.slots[place]) {
+            Some((a, block)) if a == area => Some(block),
+            _ => None,
+        };
+        let mut low = block;
+        let mut chosen = [u64::MAX; SPAN];
+        chosen[at] = block;
+        for place in (0..at).rev().filter(|place| self.locked >> place & 1 == 1) {
+            if let Some(b) =
+                in_area(place).filter(|b| *b < low && low - b <= GAP_MAX && block - b < SPAN as u64 / 2)
+            {
+                (chosen[place], low) = (b, b);
             }
+        }
+        let mut high = block;
+        for place in (at + 1..SPAN).filter(|place| self.locked >> place & 1 == 1) {
+            if let Some(b) =
+                in_area(place).filter(|b| *b > high && b - high <= GAP_MAX && b - low < READ_MAX as u64)
+            {
+                (chosen[place], high) = (b, b);
+            }
+        }
+        let mut blocks = Blocks::one((area, low), 0, 0);
+        blocks.len = (high - low) as usize + 1;
+        let mut loaded = 0;
+        for (place, b) in chosen.iter().enumerate().filter(|(_, b)| **b != u64::MAX) {
+            let i = (b - low) as usize;
+            (blocks.slots[i], blocks.places[i]) = (self.slots[place], place as u8);
+            loaded |= 1 << place;
+        }
+        (blocks, loaded)
+    }
+
+    /// Installs or holds the `loaded` places; what can't be had now stays locked.
+    fn install(&mut self, mm: &Mm, loaded: u64, touched: Option<usize>, context: &Context) {
+        let (mut mapped, mut sampled, mut marked) = (0, 0, 0);
+        let mut left = loaded & self.locked;
+        while left != 0 {
+            let place = left.trailing_zeros() as usize;
+            let count;
             if self.held >> place & 1 == 1 {
-                let count = contiguous(self.locked & self.held, place, run.end);
+                count = contiguous(left & self.held, place);
                 let done = self.hold(mm, place, count, context);
                 let of_sample = u64::from((self.sampled & mask(place, done)).count_ones());
                 (mapped, sampled) = (mapped + of_sample, sampled + of_sample);
                 marked += done as u64 - of_sample;
-                place += count;
             } else {
-                let count = contiguous(self.locked & !self.held, place, run.end);
+                count = contiguous(left & !self.held, place);
                 let done = self.map(mm, place, count, context);
                 let is_touched = touched.is_some_and(|at| (place..place + done).contains(&at));
                 mapped += done as u64 - u64::from(is_touched);
-                place += count;
             }
+            left &= !mask(place, count);
         }
         let header = mm.header();
         header.hits.add_mapped(mapped, sampled);
@@ -262,21 +281,14 @@ impl Span {
 
     /// Brings in every page that is locked still; what can't be had now stays where it is.
     fn bring_rest(&mut self, mm: &Mm, context: &mut Context) {
-        let mut place = 0;
-        while self.locked >> place != 0 {
-            place += (self.locked >> place).trailing_zeros() as usize;
-            let next = match self.load(mm, place, context) {
-                Ok((_, run)) => {
-                    let end = run.end;
-                    self.install(mm, run, None, context);
-                    end
-                }
-                Err(_) => place + 1,
-            };
-            if next >= SPAN {
-                break;
+        let mut tried = 0u64;
+        while self.locked & !tried != 0 {
+            let place = (self.locked & !tried).trailing_zeros() as usize;
+            tried |= 1 << place;
+            if let Ok((_, loaded)) = self.load(mm, place, context) {
+                self.install(mm, loaded, None, context);
+                tried |= loaded;
             }
-            place = next;
         }
         self.unlock_rest(mm);
     }
@@ -299,21 +311,11 @@ impl Span {
     }
 }
 
-/// The farthest of the places, in order of distance from `at`, that is reached without too wide a gap.
-fn reach(at: usize, places: impl Iterator<Item = usize>) -> usize {
-    let mut last = at;
-    for place in places {
-        if place.abs_diff(last) > GAP_MAX + 1 {
-            break;
-        }
-        last = place;
-    }
-    last
-}
-
-/// How many places from `place` on, before `end`, are set without a gap.
-fn contiguous(bits: u64, place: usize, end: usize) -> usize {
-    ((!(bits >> place)).trailing_zeros() as usize).min(end - place)
+/// How many places from `place` on are set without a gap.
+fn contiguous(bits: u64, place: usize) -> usize {
+    (!(bits >> place))
+        .trailing_zeros()
+        .min(SPAN as u32 - place as u32) as usize
 }
 
 fn places(bits: u64) -> impl Iterator<Item = usize> {

@@ -238,22 +238,45 @@ pub unsafe fn pread_all(fd: i32, addr: u64, len: u64, off: u64) -> Result<(), Er
     Ok(())
 }
 
+/// Pieces of memory, as `[address, bytes]`, that one read or write scatters to or gathers from.
+pub type Piece = [u64; 2];
+
+/// Reads (`write` false) or writes all bytes of the pieces, in their order, at `off`. The pieces are used up.
+///
 /// # Safety
-/// `addr..addr+len` must be readable memory.
-pub unsafe fn pwrite_all(fd: i32, addr: u64, len: u64, off: u64) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < len {
-        // SAFETY: the caller vouches for the range.
-        match unsafe {
+/// Pieces to read to must be writable memory that nobody else reads meanwhile, pieces to write from readable memory. There
+/// are at most 1024.
+pub unsafe fn transfer_all(fd: i32, write: bool, pieces: &mut [Piece], off: u64) -> Result<(), Errno> {
+    let nr = if write {
+        libc::SYS_pwritev
+    } else {
+        libc::SYS_preadv
+    };
+    let (mut first, mut off) = (0, off);
+    while first < pieces.len() {
+        let left = &mut pieces[first..];
+        // SAFETY: the caller vouches for the pieces; a piece is laid out like struct iovec.
+        let done = unsafe {
             call(
-                libc::SYS_pwrite64,
-                [fd as u64, addr + done, len - done, off + done, 0, 0],
+                nr,
+                [fd as u64, left.as_ptr() as u64, left.len() as u64, off, 0, 0],
             )
-        } {
+        };
+        let mut done = match done {
             Ok(0) => return Err(Errno(libc::EIO)),
-            Ok(n) => done += n,
-            Err(Errno(libc::EINTR)) => {}
+            Ok(n) => n,
+            Err(Errno(libc::EINTR)) => continue,
             Err(e) => return Err(e),
+        };
+        off += done;
+        for piece in left {
+            let part = done.min(piece[1]);
+            *piece = [piece[0] + part, piece[1] - part];
+            done -= part;
+            first += usize::from(piece[1] == 0);
+            if piece[1] != 0 {
+                break;
+            }
         }
     }
     Ok(())

@@ -51,7 +51,7 @@ pub fn load(mm: &Mm, slot: u32, context: &mut Context, at: usize) -> Result<Sour
         let result = match word.backing() {
             Some(Backing::Compressed(handle)) => load_compressed(mm, slot, handle, context, at),
             Some(Backing::Device { .. }) => match place_of(mm.pool(), slot) {
-                Some(place) => load_blocks(mm, &[slot], place, context, at),
+                Some(place) => load_blocks(mm, &Blocks::one(place, slot, at), context),
                 None => Err(LoadError::Impossible { slot }),
             },
             None => Err(LoadError::Impossible { slot }),
@@ -128,39 +128,81 @@ pub fn block_of(mm: &Mm, slot: u32) -> Option<(u8, u64)> {
     }
 }
 
-/// Reads the pages of `slots`, which lie in consecutive blocks from `first` on, with one call to `bounce[to..]`, verified.
-/// A slot of 0 stands for a block that lies between and is not wanted.
-pub fn load_blocks(
-    mm: &Mm,
-    slots: &[u32],
-    first: (u8, u64),
-    context: &mut Context,
-    to: usize,
-) -> Result<Source, LoadError> {
-    let (area, block) = first;
+/// Most blocks of one read.
+pub const READ_MAX: usize = 64;
+
+/// Slots in consecutive blocks of a file, and where in `Context::bounce` each page is to go.
+pub struct Blocks {
+    pub first: (u8, u64),
+    pub len: usize,
+    /// 0 stands for a block that lies between and is not wanted.
+    pub slots: [u32; READ_MAX],
+    pub places: [u8; READ_MAX],
+}
+
+impl Blocks {
+    /// One page.
+    #[must_use]
+    pub fn one(first: (u8, u64), slot: u32, place: usize) -> Blocks {
+        let mut blocks = Blocks {
+            first,
+            len: 1,
+            slots: [0; READ_MAX],
+            places: [0; READ_MAX],
+        };
+        (blocks.slots[0], blocks.places[0]) = (slot, place as u8);
+        blocks
+    }
+}
+
+/// Reads the blocks with one call, each page to its place, and verifies what is wanted.
+pub fn load_blocks(mm: &Mm, blocks: &Blocks, context: &mut Context) -> Result<Source, LoadError> {
+    let (area, block) = blocks.first;
     let table = mm.pool().swap_table();
-    let at = context.bounce[to].as_mut_ptr() as u64;
-    let bytes = slots.len() as u64 * PAGE;
-    // SAFETY: the bounce pages are ours alone, and the caller asks for no more than lie behind `to`.
-    unsafe { sys::pread_all(mm.fd(fd::AREAS + i32::from(area)), at, bytes, block * PAGE) }.map_err(
-        |errno| LoadError::Io {
-            slot: slots[0],
+    let scratch = context.out.as_mut_ptr() as u64;
+    let mut pieces = [[0u64; 2]; READ_MAX];
+    let mut used = 0;
+    for (slot, place) in blocks.slots[..blocks.len].iter().zip(blocks.places) {
+        let to = if *slot == 0 {
+            scratch
+        } else {
+            context.bounce[usize::from(place)].as_mut_ptr() as u64
+        };
+        add_piece(&mut pieces, &mut used, to, *slot != 0);
+    }
+    let file = mm.fd(fd::AREAS + i32::from(area));
+    // SAFETY: bounce pages and scratch page are this holder's alone.
+    unsafe { sys::transfer_all(file, false, &mut pieces[..used], block * PAGE) }.map_err(|errno| {
+        LoadError::Io {
+            slot: blocks.slots[0],
             errno,
-        },
-    )?;
-    for (i, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot != 0) {
-        let crc = crc32c::crc32c(&context.bounce[to + i][..]);
+        }
+    })?;
+    let mut wanted = 0;
+    for (&slot, place) in blocks.slots[..blocks.len].iter().zip(blocks.places) {
+        if slot == 0 {
+            continue;
+        }
+        wanted += 1;
+        let crc = crc32c::crc32c(&context.bounce[usize::from(place)][..]);
         if table.load(slot).backing() != Some(Backing::Device { crc }) {
             return Err(LoadError::Corrupt { slot });
         }
     }
     let header = mm.header();
-    header.count(
-        Counter::Pswpin,
-        slots.iter().filter(|slot| **slot != 0).count() as u64,
-    );
-    header.count(Counter::FileReadBytes, bytes);
+    header.count(Counter::Pswpin, wanted);
+    header.count(Counter::FileReadBytes, blocks.len as u64 * PAGE);
     Ok(Source::File)
+}
+
+/// Adds a page to the pieces, to the last one if it follows it in memory.
+fn add_piece(pieces: &mut [sys::Piece], used: &mut usize, page: u64, joins: bool) {
+    if joins && *used > 0 && pieces[*used - 1][0] + pieces[*used - 1][1] == page {
+        pieces[*used - 1][1] += PAGE;
+        return;
+    }
+    pieces[*used] = [page, PAGE];
+    *used += 1;
 }
 
 /// Ends the program with the reason a page can't be handed on.
@@ -244,16 +286,25 @@ pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context
     Some(Backing::Compressed(handle))
 }
 
-/// Writes `count` frames that lie one after another at `address` to the blocks of the slots from `first` on, all of one area.
+/// Most pages of one write.
+pub const WRITE_MAX: usize = 64;
+
+/// Writes pages, by their addresses and at most [`WRITE_MAX`], to the blocks of the slots from `first` on, all of one area.
 /// False if the area fails: it gets no more pages until nothing else has room.
-pub fn write_run(mm: &Mm, address: u64, first: u32, count: usize) -> bool {
+pub fn write_run(mm: &Mm, pages: impl Iterator<Item = u64>, first: u32) -> bool {
     let Some((area, block)) = place_of(mm.pool(), first) else {
         return false;
     };
-    let bytes = count as u64 * PAGE;
+    let mut pieces = [[0u64; 2]; WRITE_MAX];
+    let (mut used, mut count) = (0, 0);
+    for page in pages.take(WRITE_MAX) {
+        add_piece(&mut pieces, &mut used, page, true);
+        count += 1;
+    }
+    let bytes = count * PAGE;
     let file = mm.fd(fd::AREAS + i32::from(area));
-    // SAFETY: the frames belong to a block that this thread is storing: readable and unchanging.
-    let result = unsafe { sys::pwrite_all(file, address, bytes, block * PAGE) };
+    // SAFETY: the pages are frames of a block that this thread is storing, or its own: readable and unchanging.
+    let result = unsafe { sys::transfer_all(file, true, &mut pieces[..used], block * PAGE) };
     if result.is_err() {
         mm.pool().device_states()[usize::from(area)]
             .shut
@@ -264,7 +315,7 @@ pub fn write_run(mm: &Mm, address: u64, first: u32, count: usize) -> bool {
     header.area[usize::from(area)]
         .used
         .fetch_add(count as i64, Ordering::Relaxed);
-    header.count(Counter::Pswpout, count as u64);
+    header.count(Counter::Pswpout, count);
     header.count(Counter::FileWriteBytes, bytes);
     true
 }

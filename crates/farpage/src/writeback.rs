@@ -100,7 +100,8 @@ fn write_cluster(mm: &Mm, cluster: u32, pages: &mut Pages) -> Outcome {
             slot += 1;
             continue;
         }
-        if !tiers::write_run(mm, pages.as_ptr() as u64, slot, count) {
+        let addresses = (0..count as u64).map(|i| pages.as_ptr() as u64 + i * PAGE);
+        if !tiers::write_run(mm, addresses, slot) {
             outcome.again = true;
             outcome.failed = true;
             break;
