@@ -178,6 +178,9 @@ pub struct Header {
     pub zpages_limit: AtomicU64,
     /// Bumped to ask every process to reclaim; a futex.
     pub reclaim_seq: AtomicU32,
+    /// Pages that came back from the compressed tier, and pages that it wrote back: lately, both halved now and then.
+    pub tier_hits: AtomicU64,
+    pub tier_writebacks: AtomicU64,
     pub start_ns: AtomicU64,
     /// Index of the readahead policy in `Policy::ALL`.
     pub readahead: AtomicU32,

@@ -68,6 +68,11 @@ fn store_small(
     batch: &mut SlotBatch,
     context: &mut Context,
 ) -> Option<u32> {
+    if tiers::passes_through(mm, page / BLOCK)
+        && let Some(slot) = batch.for_file(mm, left)
+    {
+        return Some(slot);
+    }
     let Some(compressed) = tiers::compress(mm, mm.frames.address(frame), context) else {
         return batch.for_file(mm, left);
     };

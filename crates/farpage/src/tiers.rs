@@ -79,6 +79,7 @@ fn load_compressed(
         return Err(LoadError::Corrupt { slot });
     }
     mm.header().count(Counter::Zswpin, 1);
+    mm.header().tier_hits.fetch_add(1, Ordering::Relaxed);
     Ok(Source::Compressed)
 }
 
@@ -233,6 +234,37 @@ pub fn is_zero(address: u64) -> bool {
     // SAFETY: callers pass a frame of theirs: readable, page-aligned, unchanging.
     let words = unsafe { core::slice::from_raw_parts(address as *const u64, PAGE_SIZE / 8) };
     words[PAGE_SIZE / 8 - 1] == 0 && words.iter().all(|&word| word == 0)
+}
+
+/// Writebacks that must be known before the tier is judged, and that make both counts halve.
+const JUDGED_FROM: u64 = 1024;
+const HALVED_AT: u64 = 8192;
+/// The tier pays if one page comes back from it for so many that it writes back.
+const WRITEBACKS_PER_HIT: u64 = 16;
+/// While it does not, one window of pages in so many is still compressed, so that a change is noticed.
+const TRIED_ONE_IN: u64 = 8;
+
+/// Notes pages that the compressed tier wrote back.
+pub fn count_writebacks(mm: &Mm, pages: u64) {
+    let header = mm.header();
+    let before = header.tier_writebacks.fetch_add(pages, Ordering::Relaxed);
+    if before + pages >= HALVED_AT {
+        // Lost updates of others cost a little memory of the past, nothing else.
+        header
+            .tier_writebacks
+            .store((before + pages) / 2, Ordering::Relaxed);
+        let hits = header.tier_hits.load(Ordering::Relaxed);
+        header.tier_hits.store(hits / 2, Ordering::Relaxed);
+    }
+}
+
+/// Whether pages that leave now are better written at once: what the compressed tier keeps is hardly ever wanted before it is
+/// written back (a scan over more than fits), so compressing it costs twice and gains nothing.
+pub fn passes_through(mm: &Mm, window: u64) -> bool {
+    let header = mm.header();
+    let writebacks = header.tier_writebacks.load(Ordering::Relaxed);
+    let hits = header.tier_hits.load(Ordering::Relaxed);
+    writebacks >= JUDGED_FROM && hits * WRITEBACKS_PER_HIT < writebacks && !window.is_multiple_of(TRIED_ONE_IN)
 }
 
 /// A page compressed into `context.out`.

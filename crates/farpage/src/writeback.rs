@@ -65,6 +65,7 @@ pub fn run(mm: &Mm) -> u64 {
         }
     }
     tiers::count_locks(mm.pool(), &view);
+    tiers::count_writebacks(mm, done);
     done
 }
 
