@@ -16,6 +16,7 @@ import sys
 import time
 
 import checks  # noqa: F401 (registers its tests)
+import readahead_test  # noqa: F401
 import redis_test  # noqa: F401
 import semantics  # noqa: F401
 import stress  # noqa: F401
@@ -39,7 +40,7 @@ COLUMNS = (
 
 
 # Run by --delivery thread in the soak only: `make test` has to end within half an hour.
-SIGNAL_ONLY_IN_QUICK = ("sem_", "redis", "spawnmany", "kill-")
+SIGNAL_ONLY_IN_QUICK = ("sem_", "redis", "spawnmany", "kill-", "readahead")
 
 
 def planned(suite, deliveries):

@@ -1,0 +1,23 @@
+"""--readahead: the right data under every policy, and books that fit what the policy is."""
+
+from common import check
+from context import test
+from semantics import failures, program
+
+# The greatest window in pages: of none, of the kernel's two (page_cluster 3), of our own.
+LARGEST = {"none": 0, "cluster": 8, "vma": 8, "adaptive": 1024}
+
+
+@test("readahead", ("quick", "soak", "user"), per_delivery=True)
+def readahead(context):
+    mib, budget = (512, 128) if context.soak else (96, 32)
+    for policy, largest in LARGEST.items():
+        got = context.budget_run(budget, [program("fill"), mib, 1], timeout_s=300, extra=["--readahead", policy])
+        check(got.code == 0, f"{policy}: {failures(got)}")
+        ahead, hits = got.stats["swap_ra"], got.stats["swap_ra_hit"]
+        windows = {2**i: count for i, count in enumerate(got.stats["readahead_windows"]) if count}
+        check(hits <= ahead, f"{policy}: {hits} hits of {ahead} pages read ahead")
+        check((ahead > 0) == (largest > 0), f"{policy}: {ahead} pages read ahead")
+        check(max(windows, default=0) <= largest, f"{policy}: windows {windows}")
+        # `fill` reads half of its pages in order, the rest in runs of 16 pages.
+        check(largest == 0 or hits > ahead / 3, f"{policy}: {hits} hits of {ahead} pages read ahead")
