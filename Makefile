@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build deps programs demo test soak loom bench-fit lint clean
+.PHONY: help build deps programs demo test soak loom bench-fit bench-kernel lint clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -44,6 +44,9 @@ loom: ## every interleaving of the swap core's shared words, within bounds (abou
 
 bench-fit: deps build ## cost for programs that fit in their budget, in pairs
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/fit.py
+
+bench-kernel: deps build ## several times the budget: farpage against the kernel's swap file, in pairs (root)
+	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/against_kernel.py
 
 lint: ## format and lints, warnings denied
 	$(CARGO) fmt --all --check

@@ -69,9 +69,10 @@ def sweep():
 
 
 class Cgroup:
-    """A cgroup with a hard limit and no swap. `limit_mib` None: only measured. Raises Skip where none can be made."""
+    """A cgroup with a hard limit and, unless `swap`, no swap. `limit_mib` None: only measured. Raises Skip where none can be
+    made."""
 
-    def __init__(self, limit_mib=None):
+    def __init__(self, limit_mib=None, swap=False):
         parent, self.v2 = _parent()
         self.path = parent / f"farpage-test-{os.getpid()}-{next(_counter)}"
         try:
@@ -80,7 +81,7 @@ class Cgroup:
             raise Skip(f"cgroup: {parent}: {error.strerror}") from error
         _live.add(self)
         try:
-            self._limit(limit_mib)
+            self._limit(limit_mib, swap)
         except OSError as error:
             self.remove()
             raise Skip(f"cgroup: limit: {error.strerror}") from error
@@ -92,14 +93,16 @@ class Cgroup:
         cgroup.path, cgroup.v2 = path, v2
         return cgroup
 
-    def _limit(self, limit_mib):
+    def _limit(self, limit_mib, swap):
         if limit_mib is None:
             return
         size = str(int(limit_mib * MIB))
         names = ["memory.max"] if self.v2 else ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
-        for name in names:
+        for name in names[:1] if swap else names:
             if (self.path / name).exists():
                 (self.path / name).write_text(size)
+        if swap:
+            return
         swap = self.path / ("memory.swap.max" if self.v2 else "memory.swappiness")
         if swap.exists():
             swap.write_text("0")

@@ -18,12 +18,14 @@ _live = set()
 
 @dataclasses.dataclass
 class Limits:
-    """How a command is run: seconds, the cgroup's limit (None: none), whether as an ordinary user."""
+    """How a command is run: seconds, the cgroup's limit (None: none), whether as an ordinary user,
+    whether the kernel may swap it."""
 
     timeout_s: float = 120
     limit_mib: float | None = None
     as_user: bool = False
     use_cgroup: bool = True
+    swap: bool = False
 
 
 class Job:
@@ -40,7 +42,7 @@ class Job:
         self.left_behind = []
         if limits.use_cgroup:
             try:
-                self.cgroup = Cgroup(limits.limit_mib)
+                self.cgroup = Cgroup(limits.limit_mib, limits.swap)
             except Skip as skip:
                 self.no_cgroup = str(skip)
         _live.add(self)
