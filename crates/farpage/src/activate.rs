@@ -84,7 +84,6 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;
     register_all(mm).map_err(|e| ("registering memory", e))?;
     adopt_present(mm, None).map_err(|e| ("reading /proc/self/pagemap", e))?;
-    mm.entry().active.store(1, Ordering::Relaxed);
     mm.mode.store(mode::ACTIVE, Ordering::Release);
     if mm.header().has(flag::THREAD_DELIVERY) {
         thread::start_delivery().map_err(|e| ("starting the delivery thread", e))?;

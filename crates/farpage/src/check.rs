@@ -302,7 +302,7 @@ mod tests {
 
         /// After the dead process was cleaned up, only the shared slot is left.
         fn clean_up_and_check(&self) {
-            cleanup::return_everything(&self.pool, self.fd, usize::from(DEAD));
+            cleanup::return_everything(&self.pool, self.fd, usize::from(DEAD), 0);
             let look = self.look();
             assert_eq!(look.problems, BTreeSet::new());
             assert_eq!(look.lost, BTreeSet::new());

@@ -22,15 +22,32 @@ use crate::pool::{Pool, STATES_LEN, entry_state};
 use crate::sys;
 use crate::tiers;
 
-/// Empties the entry `index` and what it names; the entry is free afterwards.
-pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
+/// Empties the entry `index`, taken at `born_ns`, and what it names; the entry is free afterwards. Nothing happens if another
+/// process has it by now: after exec the supervisor and the new image both find the old one, and the image may take the same
+/// entry again before the supervisor comes to it.
+pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) {
     let entry = &pool.processes()[index];
-    // One cleaner only: the supervisor and a new image after exec may both have found it.
-    if entry.state.swap(entry_state::CLEANING, Ordering::Acquire) == entry_state::CLEANING {
+    let state = entry.state.load(Ordering::Relaxed);
+    let occupied = matches!(state, entry_state::EMBRYO | entry_state::LIVE);
+    // One cleaner only.
+    let claim = || {
+        entry
+            .state
+            .compare_exchange(state, entry_state::CLEANING, Ordering::Acquire, Ordering::Relaxed)
+    };
+    if !occupied || claim().is_err() {
+        return;
+    }
+    if entry.born_ns.load(Ordering::Relaxed) != born_ns {
+        entry.state.store(state, Ordering::Release);
         return;
     }
     if entry.active.load(Ordering::Relaxed) != 0 {
-        put_slots(pool, pool_fd, index);
+        if !put_slots(pool, pool_fd, index) {
+            // No memory to look at its words now: the entry stays taken, or the next process would find them.
+            entry.state.store(state, Ordering::Release);
+            return;
+        }
         if holds_any(pool, pool_fd, index as u16) {
             free_objects(pool, index as u16);
             free_slots(pool, pool_fd, index as u16);
@@ -67,12 +84,12 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize) {
     entry.state.store(entry_state::FREE, Ordering::Release);
 }
 
-/// Puts the slot of every swapped page, then gives the page states' memory back.
-fn put_slots(pool: &Pool, pool_fd: i32, index: usize) {
+/// Puts the slot of every swapped page, then gives the page states' memory back. False: they could not be mapped.
+fn put_slots(pool: &Pool, pool_fd: i32, index: usize) -> bool {
     let start = pool.layout().states + index as u64 * STATES_LEN;
     let end = start + STATES_LEN;
     let Ok(window) = pool.map_states(pool_fd, index, None) else {
-        return;
+        return false;
     };
     let mut at = start;
     while let Some((from, to)) = next_data(pool_fd, at, end) {
@@ -90,6 +107,7 @@ fn put_slots(pool: &Pool, pool_fd: i32, index: usize) {
     let _ = unsafe { sys::madvise(window, STATES_LEN, libc::MADV_REMOVE) };
     // SAFETY: mapped above.
     let _ = unsafe { sys::munmap(window, STATES_LEN) };
+    true
 }
 
 /// The next written part of the pool's file in `at..end`, page-aligned.
@@ -142,7 +160,9 @@ fn free_objects(pool: &Pool, owner: u16) {
             SlotKind::Device | SlotKind::Released | SlotKind::Free => cluster.holder() == Some(owner),
             SlotKind::Compressed | SlotKind::Invalid => false,
         };
-        if left_over {
+        // Looked at again: whoever gave the slot up meanwhile has freed the object before. While the dead process holds the
+        // cluster the slot is nobody else's, so what still names it is left over.
+        if left_over && zpool.owner_slot(handle) == slot {
             tiers::free_object(pool, handle, owner);
         }
     }

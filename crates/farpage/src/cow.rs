@@ -72,10 +72,14 @@ pub fn before_clone(mm: &Mm, resident: i64, frames: i64, headroom: i64) -> i64 {
 pub fn reserve_for_child(mm: &Mm) {
     let header = mm.header();
     let unmanaged = mm.entry().unmanaged.load(Ordering::Relaxed);
-    let most = header.limit.load(Ordering::Relaxed) / 8;
-    header
-        .limit
-        .fetch_sub((unmanaged / 2).clamp(0, most), Ordering::Relaxed);
+    let floor = header.least_limit();
+    let lower = |limit: i64| Some((limit - (unmanaged / 2).clamp(0, limit.max(0) / 8)).max(floor.min(limit)));
+    // With the supervisor gone nobody would raise it again.
+    if header.supervisor_lives() {
+        let _ = header
+            .limit
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+    }
 }
 
 /// In the child, alone, registered: the same windows become protected here too.

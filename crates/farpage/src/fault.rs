@@ -207,8 +207,12 @@ pub fn install(mm: &Mm, page: u64, from: u64, seen: PageState) -> Outcome {
             None => return Outcome::Done,
             Some(Errno(libc::EAGAIN)) => {}
             Some(Errno(libc::ENOMEM)) if patience < 1000 => {
+                // The caller holds a work area, which reclaiming needs too: the reclaimers' affair.
                 patience += 1;
-                reclaim::reclaim(mm, 64);
+                let header = mm.header();
+                let seq = header.reclaim_seq.load(Ordering::Relaxed);
+                header.ask_to_reclaim();
+                sys::futex_wait(&header.reclaim_seq, seq + 1, true, 1000);
             }
             Some(Errno(libc::ENOENT)) => {
                 mm.unlock(page, mm.load(page), seen);

@@ -104,8 +104,10 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     let born_ns = child.born_ns.load(Ordering::Relaxed);
     child.parent.store(u32::from(mm.owner()) + 1, Ordering::Relaxed);
     child.forking.store(1, Ordering::Release);
+    // Before the first of its words is written: from now on they are to be cleaned up after.
+    child.active.store(1, Ordering::Relaxed);
     if copy_states(mm, index, child).is_err() {
-        cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index);
+        cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index, born_ns);
         return -(libc::ENOMEM as i64);
     }
     // Held across the clone, so that the child finds no lock held by a thread it does not have.
@@ -135,7 +137,7 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
             pid
         }
         _ => {
-            cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index);
+            cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index, born_ns);
             pid
         }
     }
@@ -199,7 +201,6 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     child.owed.store(resident + frames, Ordering::Relaxed);
     child.pay(mm.header(), at_once);
     mm.has_debtors.store(1, Ordering::Relaxed);
-    child.active.store(1, Ordering::Relaxed);
     let committed = parent.committed.load(Ordering::Relaxed);
     child.committed.store(committed, Ordering::Relaxed);
     mm.header().committed.fetch_add(committed, Ordering::Relaxed);

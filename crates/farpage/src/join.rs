@@ -64,7 +64,8 @@ fn own_entry(pool: &Pool, pool_fd: i32) -> Option<usize> {
         entry.state.load(Ordering::Acquire) == entry_state::LIVE && entry.pid.load(Ordering::Relaxed) == pid
     };
     if let Some(old) = (0..MAX_PROCESSES).find(mine) {
-        cleanup::return_everything(pool, pool_fd, old);
+        let born_ns = pool.processes()[old].born_ns.load(Ordering::Relaxed);
+        cleanup::return_everything(pool, pool_fd, old, born_ns);
     }
     let index = fork::take_entry(pool, entry_state::EMBRYO)?;
     let entry = &pool.processes()[index];

@@ -90,12 +90,19 @@ impl Ledger {
             let born = entry.born_ns.load(Ordering::Acquire);
             let old = born != 0 && now.saturating_sub(born) > EMBRYO_MAX_NS;
             let unborn = entry.pid.load(Ordering::Relaxed) == 0 && old;
-            if state == entry_state::EMBRYO && unborn {
-                cleanup::return_everything(&self.pool, self.pool_fd, index);
-            }
             if entry.forking.load(Ordering::Acquire) != 0 {
+                // However long the parent takes (it may be stopped).
                 self.live += 1;
                 continue;
+            }
+            if state == entry_state::EMBRYO && born == 0 {
+                // Its taker may have been killed before it wrote the time.
+                let _ = entry
+                    .born_ns
+                    .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            if state == entry_state::EMBRYO && unborn {
+                cleanup::return_everything(&self.pool, self.pool_fd, index, born);
             }
             let lives = state == entry_state::LIVE
                 || (state == entry_state::EMBRYO && entry.pid.load(Ordering::Relaxed) != 0);
@@ -116,6 +123,7 @@ impl Ledger {
 
     /// Unmanaged pages of a process, in both views; `None` if it was found dead and cleaned up.
     fn look_at(&mut self, index: usize, entry: &ProcEntry, now: u64) -> Option<(i64, i64)> {
+        let born = entry.born_ns.load(Ordering::Relaxed);
         let pid = entry.pid.load(Ordering::Relaxed);
         let Some(seen) = see(pid) else {
             let before = entry.unmanaged.load(Ordering::Relaxed);
@@ -124,7 +132,7 @@ impl Ledger {
         let known = entry.start_time.load(Ordering::Relaxed);
         let replaced = known != 0 && known != seen.start_time;
         if seen.gone || replaced || left_by_exec(entry, pid) {
-            cleanup::return_everything(&self.pool, self.pool_fd, index);
+            cleanup::return_everything(&self.pool, self.pool_fd, index, born);
             return None;
         }
         entry.start_time.store(seen.start_time, Ordering::Relaxed);
@@ -171,9 +179,7 @@ impl Ledger {
         let budget = header.budget.load(Ordering::Relaxed);
         let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);
         let margin = 128 + budget / 128;
-        // However large the rest: a program needs some pages at a time, beside what is compressed already.
-        let floor = header.zpool_pages() + (budget / 16).max(256);
-        let limit = (budget - unmanaged - metadata - margin).max(floor);
+        let limit = (budget - unmanaged - metadata - margin).max(header.least_limit());
         header.limit.store(limit, Ordering::Relaxed);
         if header.excess(0) > 0 {
             header.ask_to_reclaim();
@@ -291,6 +297,15 @@ mod tests {
         entry.pid.store(dead_pid(), Ordering::Relaxed);
         ledger.tick();
         assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::EMBRYO);
+        entry.pid.store(0, Ordering::Relaxed);
+        entry.born_ns.store(1, Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(
+            entry.state.load(Ordering::Relaxed),
+            entry_state::EMBRYO,
+            "a parent may be stopped in fork"
+        );
+        entry.pid.store(dead_pid(), Ordering::Relaxed);
         entry.forking.store(0, Ordering::Release);
         ledger.tick();
         assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
@@ -311,6 +326,19 @@ mod tests {
         assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
     }
 
+    /// The supervisor finds an image gone while the next one, after exec, takes the same entry.
+    #[test]
+    fn the_next_life_of_an_entry_is_not_given_up() {
+        let ledger = tree();
+        let pool = *ledger.pool();
+        let index = take_entry(&pool, entry_state::LIVE).unwrap();
+        let entry = &pool.processes()[index];
+        let seen = entry.born_ns.load(Ordering::Relaxed);
+        entry.born_ns.store(seen + 1, Ordering::Relaxed);
+        cleanup::return_everything(&pool, ledger.pool_fd, index, seen);
+        assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::LIVE);
+    }
+
     #[test]
     fn a_parent_that_dies_leaves_its_children_what_they_owe() {
         let ledger = tree();
@@ -324,11 +352,15 @@ mod tests {
         entry.owed.store(30, Ordering::Relaxed);
         entry.forking.store(1, Ordering::Relaxed);
         pool.processes()[parent].charge(pool.header(), 100);
-        cleanup::return_everything(&pool, ledger.pool_fd, parent);
+        let end = |index: usize| {
+            let born_ns = pool.processes()[index].born_ns.load(Ordering::Relaxed);
+            cleanup::return_everything(&pool, ledger.pool_fd, index, born_ns);
+        };
+        end(parent);
         assert_eq!(pool.header().charged.load(Ordering::Relaxed), 30);
         assert_eq!(entry.owed.load(Ordering::Relaxed), 0);
         assert_eq!(entry.forking.load(Ordering::Relaxed), 0);
-        cleanup::return_everything(&pool, ledger.pool_fd, child);
+        end(child);
         assert_eq!(pool.header().charged.load(Ordering::Relaxed), 0);
     }
 }

@@ -219,6 +219,8 @@ impl Mm {
 
     /// Maps what an active process needs besides the pool. Called once.
     pub fn prepare_active(&self) -> Result<(), Errno> {
+        // Before the first word is written: whatever happens then, they are cleaned up after.
+        self.entry().active.store(1, Ordering::Relaxed);
         let states = self
             .pool()
             .map_states(self.fd(fd::POOL), self.owner() as usize, None)?;

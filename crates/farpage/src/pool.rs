@@ -446,6 +446,18 @@ impl Header {
         self.charged.load(Ordering::Relaxed) + self.zpool_pages() + more - self.limit.load(Ordering::Relaxed)
     }
 
+    /// The limit never falls below this: a program needs some pages at a time, beside what is compressed already.
+    pub fn least_limit(&self) -> i64 {
+        self.zpool_pages() + (self.budget.load(Ordering::Relaxed) / 16).max(256)
+    }
+
+    /// Whether somebody looks at the tree now and then.
+    pub fn supervisor_lives(&self) -> bool {
+        let pid = self.supervisor.load(Ordering::Relaxed);
+        // SAFETY: signal 0 only asks; EPERM would mean that it is there too.
+        pid > 0 && unsafe { sys::raw(libc::SYS_kill, [pid as u64, 0, 0, 0, 0, 0]) } != -i64::from(libc::ESRCH)
+    }
+
     /// Asks every process of the tree to reclaim.
     pub fn ask_to_reclaim(&self) {
         self.reclaim_seq.fetch_add(1, Ordering::Relaxed);

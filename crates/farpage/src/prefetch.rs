@@ -1,6 +1,6 @@
 //! The prefetch thread: reads what a stream will touch while the program works on what it has.
 //!
-//! A fault that finds a stream leaves a request here and goes on; the thread, started with the first request, brings the
+//! A fault that finds a stream leaves a request here and goes on; the thread, started by the reclaimer with the first request, brings the
 //! pages in a span at a time. A page under way is locked, so a touch of it waits for that span only. Requests are
 //! hints: when the ring is full the oldest is forgotten, and nothing depends on one being served.
 
@@ -15,6 +15,10 @@ use crate::sys;
 use crate::thread;
 
 const REQUESTS: usize = 8;
+/// States of the thread.
+const NONE: u32 = 0;
+const WANTED: u32 = 1;
+const RUNNING: u32 = 2;
 /// How long the thread sleeps when nobody asks, in microseconds.
 const NAP_US: u64 = 10_000_000;
 
@@ -34,7 +38,7 @@ struct Ring {
 
 /// Requests of one process. The ring is touched only with the gate held, so a forked child finds it unlocked.
 pub struct Prefetcher {
-    running: AtomicU32,
+    state: AtomicU32,
     seq: AtomicU32,
     asleep: AtomicU32,
     ring: Spin<Ring>,
@@ -111,7 +115,7 @@ impl Prefetcher {
             taken: 0,
         };
         Prefetcher {
-            running: AtomicU32::new(0),
+            state: AtomicU32::new(NONE),
             seq: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
             ring: Spin::new(Ring {
@@ -124,7 +128,7 @@ impl Prefetcher {
 
     /// In a forked child: the thread is not here.
     pub fn forget(&self) {
-        self.running.store(0, Ordering::Relaxed);
+        self.state.store(NONE, Ordering::Relaxed);
         self.asleep.store(0, Ordering::Relaxed);
         self.ring.lock().len = 0;
     }
@@ -157,12 +161,23 @@ pub fn ask(mm: &Mm, request: Request) {
     let own = &mm.prefetcher;
     own.push(request);
     own.seq.fetch_add(1, Ordering::SeqCst);
-    if own.running.swap(1, Ordering::Relaxed) == 0 {
-        if thread::spawn(prefetch_main).is_err() {
-            own.running.store(0, Ordering::Relaxed);
-        }
+    if own.state.load(Ordering::Relaxed) == NONE {
+        // Not started from here: a fault may lie inside a fork window, where this thread's system calls are dispatched.
+        own.state.store(WANTED, Ordering::Relaxed);
+        mm.header().ask_to_reclaim();
     } else if own.asleep.load(Ordering::SeqCst) != 0 {
         sys::futex_wake(&own.seq, 1, false);
+    }
+}
+
+/// Starts the thread if it is wanted; called by the reclaimer thread.
+pub fn start_wanted(mm: &Mm) {
+    let own = &mm.prefetcher;
+    let wanted = own
+        .state
+        .compare_exchange(WANTED, RUNNING, Ordering::Relaxed, Ordering::Relaxed);
+    if wanted.is_ok() && thread::spawn(prefetch_main).is_err() {
+        own.state.store(NONE, Ordering::Relaxed);
     }
 }
 

@@ -91,6 +91,9 @@ fn store_small(
 /// The page is in `slot` from now on, unless the program took it back. The word names the slot before the slot counts
 /// the reference, so a process killed in between leaves a busy slot of its own and nothing else.
 fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
+    if let Backing::Device { .. } = backing {
+        tiers::count_blocks(mm, slot, 1);
+    }
     let seen = mm.load(page);
     let table = mm.pool().swap_table();
     let still = seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked();

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::fault;
 use crate::mm::{Mm, mm, page_of};
 use crate::pool::is_managed;
+use crate::prefetch;
 use crate::reclaim;
 use crate::remote;
 use crate::sys::{self, Errno};
@@ -79,6 +80,7 @@ pub fn nudge(mm: &Mm) {
 extern "C" fn reclaimer_main() -> ! {
     let mm = mm();
     loop {
+        prefetch::start_wanted(mm);
         let seq = mm.header().reclaim_seq.load(Ordering::SeqCst);
         remote::answer(mm);
         let excess = mm.header().excess(headroom(mm));

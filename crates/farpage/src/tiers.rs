@@ -264,7 +264,9 @@ pub fn passes_through(mm: &Mm, window: u64) -> bool {
     let header = mm.header();
     let writebacks = header.tier_writebacks.load(Ordering::Relaxed);
     let hits = header.tier_hits.load(Ordering::Relaxed);
-    writebacks >= JUDGED_FROM && hits * WRITEBACKS_PER_HIT < writebacks && !window.is_multiple_of(TRIED_ONE_IN)
+    writebacks >= JUDGED_FROM
+        && hits * WRITEBACKS_PER_HIT < writebacks
+        && !window.is_multiple_of(TRIED_ONE_IN)
 }
 
 /// A page compressed into `context.out`.
@@ -318,6 +320,16 @@ pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context
     Some(Backing::Compressed(handle))
 }
 
+/// Counts blocks that hold a page from now on, of the area that `slot` lies in. Page by page as they are handed over: a process
+/// killed between a write and that leaves a count that is one off, not sixty-four.
+pub fn count_blocks(mm: &Mm, slot: u32, blocks: u64) {
+    if let Some((area, _)) = place_of(mm.pool(), slot) {
+        mm.header().area[usize::from(area)]
+            .used
+            .fetch_add(blocks as i64, Ordering::Relaxed);
+    }
+}
+
 /// Most pages of one write.
 pub const WRITE_MAX: usize = 64;
 
@@ -344,9 +356,6 @@ pub fn write_run(mm: &Mm, pages: impl Iterator<Item = u64>, first: u32) -> bool 
         return false;
     }
     let header = mm.header();
-    header.area[usize::from(area)]
-        .used
-        .fetch_add(count as i64, Ordering::Relaxed);
     header.count(Counter::Pswpout, count);
     header.count(Counter::FileWriteBytes, bytes);
     true

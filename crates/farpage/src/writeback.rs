@@ -150,13 +150,7 @@ fn exchange(mm: &Mm, first: u32, seen: &[(SlotWord, u32)]) -> u64 {
             tiers::free_object(pool, handle, mm.owner());
         }
     }
-    if let Some((area, _)) = tiers::place_of(pool, first) {
-        // Written, but given up meanwhile: the block holds nothing.
-        let lost = seen.len() as i64 - moved as i64;
-        header.area[usize::from(area)]
-            .used
-            .fetch_sub(lost, Ordering::Relaxed);
-    }
+    tiers::count_blocks(mm, first, moved);
     header.count(Counter::Zswpwb, moved);
     moved
 }

@@ -190,6 +190,10 @@ impl<'a, P: Punch> Slots<'a, P> {
                 break was;
             }
         };
+        if was.queued() {
+            // It may have been taken off the queue, to be written back, by the one that died. Coming twice does no harm.
+            self.parts.fifo.push(cluster);
+        }
         let mut locked = Locked {
             cluster,
             was,
