@@ -69,10 +69,16 @@ pub fn serve(mm: &Mm, request: &mut Request) -> bool {
     let Some((start, wanted)) = request.next_span(u32::MAX) else {
         return false;
     };
+    let swapped = |place: &usize| mm.load(start + *place as u64).kind() == Kind::Swapped;
+    let count = places(wanted).filter(swapped).count();
+    if count == 0 {
+        return true;
+    }
+    // Before anything is locked: it may take a while.
+    reclaim::ensure_room(mm, count as i64);
     let mut span = Span::lock(mm, start, wanted, None);
     if span.locked != 0 {
         span.choose_held(mm, request, None);
-        reclaim::ensure_room(mm, i64::from(span.locked.count_ones()));
         let mut context = mm.context();
         span.bring_rest(mm, &mut context);
     }
