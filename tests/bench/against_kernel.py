@@ -2,10 +2,11 @@
 
     against_kernel.py [--pairs N] [--only NAME ...]
 
-Needs root and a cgroup with a memory controller. Both sides run in a cgroup of our own with the same hard limit: budget + 10
-% (+ 16 MiB for small budgets). Kernel side: a swap file of our own on the disk that farpage's file is on too. farpage side:
-`farpage run --ram BUDGET`, no swap. All undone on every end. For each program the median of farpage / kernel; a program that the kernel
-kills counts as killed. Writes build/against-kernel.json. Exit code 1 if a program gave a wrong output on farpage's side.
+Needs root and a cgroup with a memory controller. Kernel side: a cgroup of our own limited to the budget, and a swap file of
+our own on the disk that farpage's file is on too. farpage side: `farpage run --ram BUDGET` in a cgroup without swap that is
+limited to budget + 10 % (+ 16 MiB for small budgets), as in the tests. All undone on every end. For each program the median
+of farpage / kernel; a program that the kernel kills counts as killed. Writes build/against-kernel.json. Exit code 1 if a
+program gave a wrong output on farpage's side.
 """
 
 import argparse
@@ -58,7 +59,7 @@ def swap_file():
 def kernel_side(case):
     """Seconds, or None if the kernel killed it, and the digest of its output."""
     directory = fresh_directory("bench")
-    limits = Limits(case.timeout_s, limit_mib(case.budget_mib), swap=True)
+    limits = Limits(case.timeout_s, case.budget_mib, swap=True)
     with Job(case.argv, limits, directory, env=case.env) as job:
         code = job.wait()
         return (job.seconds, digest(directory, case.outputs, "run")) if code == 0 else (None, None)
