@@ -3,6 +3,7 @@
 import atexit
 import dataclasses
 import os
+import select
 import signal
 import subprocess
 import time
@@ -93,12 +94,25 @@ class Job:
 
     def wait(self):
         """The exit code (-N for signal N), or None when the time limit passed and all was killed."""
+        self._sleep_to_end()
         try:
             code = self.process.wait(max(0.1, self.limits.timeout_s - (time.monotonic() - self.started)))
         except subprocess.TimeoutExpired:
             code = None
         self.seconds = time.monotonic() - self.started
         return code
+
+    def _sleep_to_end(self):
+        """Until the process ends or its time is over. Popen.wait with a limit looks only every 50 ms: too coarse to time by."""
+        try:
+            ended = os.pidfd_open(self.process.pid)
+        except OSError:  # it has ended, and was waited for
+            return
+        try:
+            left = self.limits.timeout_s - (time.monotonic() - self.started)
+            select.select([ended], [], [], max(0.1, left))
+        finally:
+            os.close(ended)
 
     def settle(self, seconds=3.0):
         """Waits until nothing of the job runs; what still does then is named in `left_behind`."""
