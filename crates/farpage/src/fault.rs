@@ -150,12 +150,7 @@ fn install_zeros(mm: &Mm, page: u64, run: u64) -> u64 {
             Some(Errno(libc::ENOMEM)) if patience < 1000 => {
                 patience += 1;
                 reclaim::reclaim(mm, 64);
-                sys::futex_wait(
-                    &mm.header().reclaim_seq,
-                    mm.header().reclaim_seq.load(Ordering::Relaxed),
-                    true,
-                    1000,
-                );
+                mm.header().nap(1000);
             }
             Some(_) => break,
         }
@@ -209,10 +204,8 @@ pub fn install(mm: &Mm, page: u64, from: u64, seen: PageState) -> Outcome {
             Some(Errno(libc::ENOMEM)) if patience < 1000 => {
                 // The caller holds a work area, which reclaiming needs too: the reclaimers' affair.
                 patience += 1;
-                let header = mm.header();
-                let seq = header.reclaim_seq.load(Ordering::Relaxed);
-                header.ask_to_reclaim();
-                sys::futex_wait(&header.reclaim_seq, seq + 1, true, 1000);
+                mm.header().ask_to_reclaim();
+                mm.header().nap(1000);
             }
             Some(Errno(libc::ENOENT)) => {
                 mm.unlock(page, mm.load(page), seen);
@@ -243,13 +236,7 @@ fn is_present(page: u64) -> bool {
 /// A fault on a page whose word says resident: either another thread is between two steps, or somebody dropped the page
 /// behind our back (a raw system call before activation). The latter must not become an endless loop or silent zeros.
 fn absent_though_resident(mm: &Mm, page: u64, seen: PageState, times: u32) {
-    let word = mm.header();
-    sys::futex_wait(
-        &word.reclaim_seq,
-        word.reclaim_seq.load(Ordering::Relaxed),
-        true,
-        1000,
-    );
+    mm.header().nap(1000);
     if times == 3 && mm.load(page) == seen && !is_present(page) {
         let at = sys::Num::new(address(page), 16);
         sys::die(&[

@@ -464,6 +464,12 @@ impl Header {
         sys::futex_wake(&self.reclaim_seq, u32::MAX >> 1, true);
     }
 
+    /// Sleeps until somebody asks for reclaim, at most `us` microseconds.
+    pub fn nap(&self, us: u64) {
+        let seq = self.reclaim_seq.load(Ordering::Relaxed);
+        sys::futex_wait(&self.reclaim_seq, seq, true, us);
+    }
+
     /// Pages that could still be stored somewhere if every program touched all it has: free RAM, free compressed
     /// storage counted at ratio 1, free blocks of every area.
     pub fn room(&self) -> i64 {

@@ -10,6 +10,7 @@ use farpage_core::readahead::{Direction, Window};
 
 use crate::gate::Spin;
 use crate::mm::{Mm, SPAN, mm};
+use crate::reclaim::bits;
 use crate::swapin;
 use crate::sys;
 use crate::thread;
@@ -83,15 +84,14 @@ impl Request {
 
     /// The place of the window's marker among the `fetched` ones of the span that was taken off last, or of the one that
     /// stands for it because it was not to be had; given out once.
-    pub fn take_marker(&mut self, start: u64, fetched: u64) -> Option<u32> {
+    pub fn take_marker(&mut self, start: u64, fetched: u64) -> Option<u64> {
         let window = self.window.as_mut()?;
         let marker = window.marker?;
         let is_past = |page: u64| match window.direction {
             Direction::Backward => page <= marker,
             Direction::Forward | Direction::Around => page >= marker,
         };
-        let mut places =
-            (0..SPAN as u32).filter(|place| fetched >> place & 1 == 1 && is_past(start + u64::from(*place)));
+        let mut places = bits(fetched).filter(|place| is_past(start + place));
         let place = match window.direction {
             Direction::Backward => places.next_back(),
             Direction::Forward | Direction::Around => places.next(),

@@ -177,8 +177,7 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
             break;
         }
         header.ask_to_reclaim();
-        let seq = header.reclaim_seq.load(Ordering::Relaxed);
-        sys::futex_wait(&header.reclaim_seq, seq, true, 500);
+        header.nap(500);
     }
     header.count(Counter::StallNs, sys::now_ns() - start);
 }
@@ -548,11 +547,17 @@ fn release_block(mm: &Mm, base: u64, block: u64, filled: u64) -> u64 {
 }
 
 /// The places of the bits that are set.
-pub fn bits(mask: u64) -> impl Iterator<Item = u64> {
+pub fn bits(mask: u64) -> impl DoubleEndedIterator<Item = u64> {
     (0..BLOCK).filter(move |i| mask >> i & 1 == 1)
 }
 
-fn mask(len: u64) -> u64 {
+/// The bits of the places.
+pub fn set(places: impl Iterator<Item = u64>) -> u64 {
+    places.fold(0, |bits, place| bits | 1 << place)
+}
+
+/// The first `len` bits.
+pub fn mask(len: u64) -> u64 {
     if len >= 64 { u64::MAX } else { (1 << len) - 1 }
 }
 

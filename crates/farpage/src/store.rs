@@ -13,7 +13,7 @@ use farpage_core::stats::Counter;
 use farpage_core::swap_table::Backing;
 
 use crate::mm::{Context, Mm};
-use crate::reclaim::{BLOCK, bits};
+use crate::reclaim::{BLOCK, bits, set};
 use crate::slot_batch::SlotBatch;
 use crate::tiers;
 
@@ -124,7 +124,7 @@ fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64, slots: &[u32; BLOCK as us
             there == place.map(|(area, block)| (area, block + nth))
         };
         let run = (0..).zip(bits(left)).take_while(follows);
-        let run = run.fold(0u64, |run, (_, i)| run | 1 << i);
+        let run = set(run.map(|(_, i)| i));
         let frame = |i: u64| block * BLOCK + i;
         if tiers::write_run(mm, bits(run).map(|i| mm.frames.address(frame(i))), first) {
             for i in bits(run) {

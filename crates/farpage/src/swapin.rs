@@ -15,7 +15,7 @@ use crate::fault::{self, Filled, Outcome};
 use crate::mm::{Context, Mm, PAGE, SPAN, address};
 use crate::prefetch::{self, Request};
 use crate::readahead::{self, SAMPLE_ONE_IN};
-use crate::reclaim;
+use crate::reclaim::{self, bits, mask, set};
 use crate::sys::Errno;
 use crate::tiers::{self, Blocks, LoadError, READ_MAX};
 
@@ -69,8 +69,8 @@ pub fn serve(mm: &Mm, request: &mut Request) -> bool {
     let Some((start, wanted)) = request.next_span(u32::MAX) else {
         return false;
     };
-    let swapped = |place: &usize| mm.load(start + *place as u64).kind() == Kind::Swapped;
-    let count = places(wanted).filter(swapped).count();
+    let swapped = |place: &u64| mm.load(start + place).kind() == Kind::Swapped;
+    let count = bits(wanted).filter(swapped).count();
     if count == 0 {
         return true;
     }
@@ -99,8 +99,8 @@ fn plan(mm: &Mm, page: u64, seen: PageState) -> (Span, Request) {
     } else if window.direction == Direction::Around {
         // The page may lie anywhere in such a window; none is longer than a span.
         let start = window.first.min(page);
-        let places = window.places().filter(|place| place - start < SPAN as u64);
-        (start, places.fold(0, |bits, place| bits | 1 << (place - start)))
+        let places = window.places().map(|page| page - start);
+        (start, set(places.filter(|place| *place < SPAN as u64)))
     } else {
         request.next_span(NOW_MAX).unwrap_or((page, 1))
     };
@@ -125,11 +125,8 @@ fn near_on_device(mm: &Mm, page: u64, slot: u32, blocks: Range<u64>) -> (u64, u6
             && tiers::block_of(mm, state.slot())
                 .is_some_and(|(a, block)| a == area && blocks.contains(&block))
     };
-    let wanted = (0..SPAN as u64).filter(lies_there);
-    (
-        start,
-        wanted.fold(1 << (page - start), |bits, place| bits | 1 << place),
-    )
+    let wanted = set((0..SPAN as u64).filter(lies_there));
+    (start, wanted | 1 << (page - start))
 }
 
 impl Span {
@@ -168,9 +165,8 @@ impl Span {
             return;
         }
         let number = mm.readahead.next_window();
-        let drawn =
-            places(rest).filter(|&place| hits::is_sampled(self.start + place as u64, number, SAMPLE_ONE_IN));
-        self.sampled = drawn.fold(0, |bits, place| bits | 1 << place);
+        let drawn = |place: &u64| hits::is_sampled(self.start + place, number, SAMPLE_ONE_IN);
+        self.sampled = set(bits(rest).filter(drawn));
         self.held = self.sampled;
         if let Some(marker) = request.take_marker(self.start, rest) {
             self.held |= 1 << marker;
@@ -236,7 +232,7 @@ impl Span {
             if self.held >> place & 1 == 1 {
                 count = contiguous(left & self.held, place);
                 let done = self.hold(mm, place, count, context);
-                let of_sample = u64::from((self.sampled & mask(place, done)).count_ones());
+                let of_sample = u64::from((self.sampled & mask(done as u64) << place).count_ones());
                 (mapped, sampled) = (mapped + of_sample, sampled + of_sample);
                 marked += done as u64 - of_sample;
             } else {
@@ -245,7 +241,7 @@ impl Span {
                 let is_touched = touched.is_some_and(|at| (place..place + done).contains(&at));
                 mapped += done as u64 - u64::from(is_touched);
             }
-            left &= !mask(place, count);
+            left &= !(mask(count as u64) << place);
         }
         let header = mm.header();
         header.hits.add_mapped(mapped, sampled);
@@ -309,9 +305,13 @@ impl Span {
     }
 
     fn unlock_rest(&mut self, mm: &Mm) {
-        for place in places(self.locked) {
-            let page = self.start + place as u64;
-            mm.unlock(page, mm.load(page), PageState::swapped(self.slots[place]));
+        for place in bits(self.locked) {
+            let page = self.start + place;
+            mm.unlock(
+                page,
+                mm.load(page),
+                PageState::swapped(self.slots[place as usize]),
+            );
         }
         self.locked = 0;
     }
@@ -322,18 +322,6 @@ fn contiguous(bits: u64, place: usize) -> usize {
     (!(bits >> place))
         .trailing_zeros()
         .min(SPAN as u32 - place as u32) as usize
-}
-
-fn places(bits: u64) -> impl Iterator<Item = usize> {
-    (0..SPAN).filter(move |place| bits >> place & 1 == 1)
-}
-
-fn mask(place: usize, count: usize) -> u64 {
-    if count >= 64 {
-        u64::MAX
-    } else {
-        ((1 << count) - 1) << place
-    }
 }
 
 const _: () = assert!(SPAN == 64 && NOW_MAX as usize <= SPAN);
