@@ -41,6 +41,15 @@ for _name in SEMANTICS:
     REGISTRY.append(Test(_name, semantics(_name), _suites, True))
 
 
+@test("semantics-dormant", ("quick", "soak", "user"))
+def semantics_dormant(context):
+    """The same groups in a program that fits in its budget: nothing is managed yet, and all of libc goes through farpage."""
+    for name in SEMANTICS:
+        got = context.budget_run(512, [program(name), 40], timeout_s=120)
+        check(got.code == 0, f"{name}: {failures(got)}")
+        check(swapped_out(got.stats) == 0, f"{name}: it was to fit in its budget")
+
+
 @test("spawnmany", ("quick", "soak", "user"), per_delivery=True)
 def spawnmany(context):
     got = context.budget_run(64, [program("spawnmany"), 192, 400], timeout_s=180)

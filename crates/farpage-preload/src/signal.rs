@@ -12,10 +12,6 @@ use farpage::trap;
 use crate::real::call_real;
 use crate::result;
 
-fn is_ours(sig: c_int) -> bool {
-    sig == libc::SIGBUS || sig == libc::SIGSYS
-}
-
 /// The first word of a sigset_t is the kernel's mask.
 fn without_ours(set: &libc::sigset_t) -> libc::sigset_t {
     let mut copy = *set;
@@ -32,7 +28,7 @@ pub unsafe extern "C" fn sigaction(
 ) -> c_int {
     // SAFETY: the caller's structures.
     unsafe {
-        if is_ours(sig) && mm().is_active() {
+        if signals::is_taken(sig) {
             return virtual_sigaction(sig, new, old);
         }
         let copy = new.as_ref().map(|new| libc::sigaction {
@@ -82,7 +78,7 @@ unsafe fn virtual_sigaction(sig: c_int, new: *const libc::sigaction, old: *mut l
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(sig: c_int, handler: usize) -> usize {
-    if !(is_ours(sig) && mm().is_active()) {
+    if !signals::is_taken(sig) {
         sigmask::action_mask(sig, Some(0));
         return call_real!(signal as fn(c_int, usize) -> usize, sig, handler);
     }

@@ -14,7 +14,7 @@ use farpage_core::page_state::{Kind, PageState};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
 use crate::pool::flag;
 use crate::sys::{self, Errno};
-use crate::{signals, stub, thread, trap, uffd};
+use crate::{signals, thread, trap, uffd};
 
 /// Called before the process gets `bytes` more of writable memory: the last moment to become active in time.
 pub fn before_growth(mm: &Mm, bytes: u64) {
@@ -77,10 +77,9 @@ fn activate_alone() -> bool {
 type Step = (&'static str, Errno);
 
 fn run_steps(mm: &Mm) -> Result<(), Step> {
-    stub::install().map_err(|e| ("mapping the system call stub", e))?;
     mm.prepare_active().map_err(|e| ("mapping page states", e))?;
     open_userfaultfd(mm).map_err(|e| ("userfaultfd", e))?;
-    signals::install();
+    signals::install().map_err(|e| ("mapping the system call stub", e))?;
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;
     register_all(mm).map_err(|e| ("registering memory", e))?;
     adopt_present(mm, None).map_err(|e| ("reading /proc/self/pagemap", e))?;

@@ -56,6 +56,9 @@ pub fn pending() -> SigMask {
 /// Sets the belief to the bits of ours in `mask`; what waited and may come now is delivered before this returns.
 pub fn believe(mask: SigMask) {
     let Some(cell) = cell() else { return };
+    if mask & OURS != 0 && crate::signals::take().is_err() {
+        return; // no room for the stub's page: activation will say so
+    }
     // SAFETY: see the file's note; the siginfo is one the kernel gave for this signal.
     unsafe {
         addr_of_mut!((*cell).blocked).write_volatile(mask & OURS);

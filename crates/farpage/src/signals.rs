@@ -1,4 +1,5 @@
-//! SIGBUS and SIGSYS are ours while a process is active; the program believes they are its own.
+//! SIGBUS and SIGSYS are ours from the moment a process is active, or blocks one of them; the program believes they are
+//! its own.
 //!
 //! What the program installs for them is kept here and called for everything that is not ours (a truncated file mapping,
 //! its own filter). No mask of the program may hold either signal: a fault with SIGBUS blocked kills the process.
@@ -9,14 +10,14 @@
 //! Handlers get the kernel's siginfo and ucontext, valid while they run.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::fault::{self, Outcome};
 use crate::mm::{mm, mode, page_of};
 use crate::pool::is_managed;
 use crate::sigmask;
 use crate::stub;
-use crate::sys::{self, OURS, SigMask, sig_bit};
+use crate::sys::{self, Errno, OURS, SigMask, sig_bit};
 
 /// struct sigaction as the kernel has it.
 #[repr(C)]
@@ -74,9 +75,49 @@ fn kernel_sigaction(sig: i32, new: Option<&Action>, old: Option<&mut Action>) ->
     unsafe { sys::raw(libc::SYS_rt_sigaction, [sig as u64, new, old, 8, 0, 0]) }
 }
 
-/// Takes SIGBUS and SIGSYS over; the program's actions for them become virtual. Called once, at activation.
-pub fn install() {
+/// Who owns SIGBUS and SIGSYS: the program, nobody (a thread is taking them over), us.
+static OWNER: AtomicU32 = AtomicU32::new(THEIRS);
+const THEIRS: u32 = 0;
+const CHANGING: u32 = 1;
+const TAKEN: u32 = 2;
+
+/// Whether `sig` is one of ours and its action is virtual.
+#[must_use]
+pub fn is_taken(sig: i32) -> bool {
+    Virtual::of(sig).is_some() && OWNER.load(Ordering::Acquire) == TAKEN
+}
+
+/// Makes the process ready for faults that come as SIGBUS, and routes [`sys`] through the stub. Called once, at activation.
+pub fn install() -> Result<(), Errno> {
+    take()?;
     strip_masks();
+    Ok(())
+}
+
+/// Takes SIGBUS and SIGSYS over, once; the program's actions for them become virtual. A dormant process needs it as soon as
+/// one of them is believed blocked: the kernel delivers it, and somebody has to keep it until it is let through.
+pub fn take() -> Result<(), Errno> {
+    // Signals are blocked, so the thread that others wait for here is never interrupted by one that waits too.
+    let mask = sys::block_signals();
+    let result = loop {
+        match OWNER.compare_exchange(THEIRS, CHANGING, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                let result = stub::install();
+                if result.is_ok() {
+                    install_handlers();
+                }
+                OWNER.store(if result.is_ok() { TAKEN } else { THEIRS }, Ordering::Release);
+                break result;
+            }
+            Err(TAKEN) => break Ok(()),
+            Err(_) => core::hint::spin_loop(),
+        }
+    };
+    sys::set_mask(mask);
+    result
+}
+
+fn install_handlers() {
     for (sig, handler) in [
         (libc::SIGBUS, on_sigbus as *const () as u64),
         (libc::SIGSYS, on_sigsys as *const () as u64),
@@ -125,7 +166,7 @@ pub fn sigaction(sig: i32, new: Option<&Action>, old: Option<&mut Action>) -> i6
         mask: action.mask & !OURS,
         ..*action
     });
-    let ours = if mm().is_active() { Virtual::of(sig) } else { None };
+    let ours = if is_taken(sig) { Virtual::of(sig) } else { None };
     let mut before = Action::default();
     if let Some(virtual_action) = ours {
         before = virtual_action.load();
@@ -166,7 +207,7 @@ extern "C" fn on_sigsys(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
     // SAFETY: the kernel's siginfo and ucontext.
     let (code, context_ref) = unsafe { ((*info).si_code, &mut *(context as *mut libc::ucontext_t)) };
     match code {
-        SYS_SECCOMP => crate::trap::on_trap(context_ref),
+        SYS_SECCOMP if mm().is_active() => crate::trap::on_trap(context_ref),
         SYS_USER_DISPATCH => crate::fork::on_dispatch(context_ref),
         _ => chain(sig, info, context),
     }

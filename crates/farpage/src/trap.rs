@@ -276,9 +276,10 @@ impl Pins {
         }
     }
 
-    /// Faults in and pins the managed pages of a range; pages that do not exist are the kernel's to complain about.
+    /// Faults in and pins the managed pages of a range; pages that do not exist are the kernel's to complain about. A
+    /// dormant process has no page words yet, and no page of its is swapped out.
     pub fn add(&mut self, mm: &Mm, start: u64, len: u64) {
-        let Some((lo, hi)) = managed_part(start, len) else {
+        let Some((lo, hi)) = managed_part(start, len).filter(|_| mm.is_active()) else {
             return;
         };
         // Strings lie beside one another: most of ten thousand arguments are in a page that is pinned already.
