@@ -1,4 +1,7 @@
-//! Compiles the C shim and keeps jemalloc's own mappings away from the symbols this library interposes.
+//! Compiles the C shim, keeps jemalloc's own mappings away from the symbols this library interposes, and links the unwinder
+//! in: loading libgcc_s.so costs every program of a tree a sixth of the library's start-up.
+
+use std::path::Path;
 
 fn main() {
     println!("cargo:rerun-if-changed=src/shim.c");
@@ -16,4 +19,17 @@ fn main() {
     }
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    link_unwinder_statically();
+}
+
+/// Rust's std asks for `-lgcc_s`: the first such file on the linker's path is a script that names the static archive.
+fn link_unwinder_statically() {
+    let out = std::env::var("OUT_DIR").unwrap_or_default();
+    let directory = Path::new(&out).join("unwinder");
+    let written = std::fs::create_dir_all(&directory)
+        .and_then(|()| std::fs::write(directory.join("libgcc_s.so"), "INPUT(-lgcc_eh)\n"));
+    match written {
+        Ok(()) => println!("cargo:rustc-cdylib-link-arg=-L{}", directory.display()),
+        Err(error) => println!("cargo:warning=the unwinder is not linked in: {error}"),
+    }
 }

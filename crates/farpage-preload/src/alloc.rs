@@ -62,23 +62,29 @@ fn create(hooks: &'static Hooks) -> Option<u32> {
     (error == 0).then_some(index)
 }
 
-/// Creates the arenas; threads move to them at their next allocation.
+/// From now on threads move to arenas of ours at their next allocation. An arena is made when its first thread comes: most
+/// programs have one thread, and a short one pays 40 us for each arena.
 pub fn start() {
-    if let Some(index) = create(&internal::HOOKS) {
-        internal::start(index);
-    }
     // SAFETY: no preconditions.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.clamp(1, 8) as usize;
-    let mut made = 0;
-    for arena in ARENAS.iter().take((cpus * 2).min(ARENAS_MAX)) {
-        let Some(index) = create(&HOOKS) else { break };
-        arena.store(index, Ordering::Relaxed);
-        made += 1;
-    }
-    ARENA_COUNT.store(made, Ordering::Release);
+    ARENA_COUNT.store((cpus * 2).min(ARENAS_MAX) as u32, Ordering::Release);
+    internal::start();
 }
 
-/// Makes this thread use one of our arenas from now on, once they exist.
+/// The index in `place`, of an arena with these hooks; it is made now if there is none, 0 if it can't be. Of two threads that
+/// make one at the same time both keep the first; nobody waits, so a fork at any moment leaves nothing half done.
+pub fn made(place: &AtomicU32, hooks: &'static Hooks) -> u32 {
+    let known = place.load(Ordering::Acquire);
+    if known != 0 {
+        return known;
+    }
+    let Some(index) = create(hooks) else { return 0 };
+    place
+        .compare_exchange(0, index, Ordering::AcqRel, Ordering::Acquire)
+        .map_or_else(|first| first, |_| index)
+}
+
+/// Makes this thread use one of our arenas from now on, once they may be made.
 #[cold]
 fn bind() {
     let count = ARENA_COUNT.load(Ordering::Acquire);
@@ -87,7 +93,13 @@ fn bind() {
     }
     // SAFETY: this thread's own flag; set first, since mallctl may allocate.
     unsafe { *farpage_thread_bound() = 1 };
-    let arena = ARENAS[(NEXT.fetch_add(1, Ordering::Relaxed) % count) as usize].load(Ordering::Relaxed);
+    let arena = made(
+        &ARENAS[(NEXT.fetch_add(1, Ordering::Relaxed) % count) as usize],
+        &HOOKS,
+    );
+    if arena == 0 {
+        return;
+    }
     // SAFETY: jemalloc's documented call: an arena index goes in.
     unsafe {
         let new = &arena as *const u32 as *mut c_void;

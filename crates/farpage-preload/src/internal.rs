@@ -12,7 +12,7 @@ use farpage::mm::mm;
 use farpage::sys;
 use tikv_jemalloc_sys as je;
 
-use crate::alloc::{Hooks, HooksPtr, extent_keep, extent_merge, extent_no_range, extent_split};
+use crate::alloc::{Hooks, HooksPtr, extent_keep, extent_merge, extent_no_range, extent_split, made};
 
 /// Larger requests are the program's own data.
 const SIZE_MAX: usize = 32 << 10;
@@ -37,12 +37,11 @@ pub static HOOKS: Hooks = Hooks(je::extent_hooks_t {
     merge: Some(extent_merge),
 });
 
-/// From now on requests of libc and the loader go to arena `index`.
-pub fn start(index: u32) {
+/// From now on requests of libc and the loader go to an arena of their own.
+pub fn start() {
     let mut found = 0usize;
     // SAFETY: the callback gets valid loader data and our counter.
     unsafe { libc::dl_iterate_phdr(Some(note_object), &mut found as *mut usize as *mut c_void) };
-    ARENA.store(index, Ordering::Release);
 }
 
 unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
@@ -81,10 +80,13 @@ pub fn flags(caller: usize, size: usize) -> Option<c_int> {
     if size > SIZE_MAX || !CODE.iter().any(ours) {
         return None;
     }
-    let arena = ARENA.load(Ordering::Relaxed);
     let share = || mm().header().budget.load(Ordering::Relaxed) * 4096 / 32;
     let room = TAKEN.load(Ordering::Relaxed) < ALWAYS || TAKEN.load(Ordering::Relaxed) < share();
-    (arena != 0 && room).then_some(((arena as c_int + 1) << 20) | NO_CACHE)
+    if !room {
+        return None;
+    }
+    let arena = made(&ARENA, &HOOKS);
+    (arena != 0).then_some(((arena as c_int + 1) << 20) | NO_CACHE)
 }
 
 unsafe extern "C" fn plain_alloc(
