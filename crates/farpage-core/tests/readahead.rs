@@ -52,6 +52,7 @@ proptest! {
     fn windows_hold_the_page_and_stay_inside(
         policy in policy(),
         walk in walk(),
+        row_mask in prop_oneof![Just(0u32), Just(0xfff)],
         page_cluster in 0..40u32,
         budget in prop_oneof![0..9u32, 0..2000u32, any::<u32>()],
         window_max in prop_oneof![0..9u32, 0..2000u32, any::<u32>()],
@@ -59,11 +60,12 @@ proptest! {
         let (cluster, streams, word) = (Cluster::new(), Streams::new(), AtomicU64::new(0));
         let memory = Memory { cluster: &cluster, streams: &streams, page_cluster };
         for (page, thread, is_hit) in walk {
+            let offset = (page * 2400 % 4096) as u32 & row_mask;
             // Slots are the pages in reverse.
             let (lo, hi, slots) = (LO, LO + PAGES, PAGES + 1);
             let slot = Slot { slot: hi - page, first: 1, end: slots };
             let place = Some(slot);
-            let fault = Fault { page, thread, lo, hi, word: &word, slot: place, budget, window_max };
+            let fault = Fault { page, offset, thread, lo, hi, word: &word, slot: place, budget, window_max };
             if is_hit {
                 if let Some(window) = policy.hit(&fault, &memory, true) {
                     check(&fault, &window);
@@ -83,6 +85,7 @@ proptest! {
     fn any_fault_is_answered(
         policy in policy(),
         numbers: [u64; 6],
+        offset in 0..4096u32,
         thread: u32,
         page_cluster: u32,
         budget: u32,
@@ -94,7 +97,7 @@ proptest! {
         let [page, lo, hi, slot, first, end] = numbers;
         for page in [page, lo, hi, lo.wrapping_add(1), lo.wrapping_add(2), u64::MAX] {
             let slot = Some(Slot { slot, first, end });
-            let fault = Fault { page, thread, lo, hi, word: &word, slot, budget, window_max };
+            let fault = Fault { page, offset, thread, lo, hi, word: &word, slot, budget, window_max };
             let window = policy.miss(&fault, &memory);
             prop_assert!(window.len >= 1 && window.len <= fault.most());
             let place = if window.order == Order::Device { numbers[3] } else { page };

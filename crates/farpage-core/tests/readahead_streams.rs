@@ -245,6 +245,48 @@ fn a_column_walk_of_a_row_major_matrix() {
     assert_stream("column walk", &model.tally(1), 0.99);
 }
 
+/// Down the columns of a matrix in blocks: `tall` bytes of each row of `row` bytes, each thread in a block of its own.
+fn walk_columns(model: &mut Model, row: i64, tall: i64, (rows, threads): (i64, u32)) {
+    let start = if row > 0 { 700 } else { -row * rows };
+    for i in 0..rows {
+        for thread in 1..=threads {
+            let at = start + i * row + i64::from(thread - 1) * 40_000;
+            for page in at / 4096..=(at + tall - 1) / 4096 {
+                model.offset = if page == at / 4096 { (at % 4096) as u32 } else { 0 };
+                model.touch(thread, model.lo + page as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_walk_down_columns_whose_rows_are_no_whole_pages() {
+    for (row, tall, threads) in [(26_400, 2560, 1), (-26_400, 3000, 1), (100_008, 9000, 2)] {
+        let mut model = adaptive(GIB, 8192);
+        walk_columns(&mut model, row, tall, (8000, threads));
+        for thread in 1..=threads {
+            report(
+                &format!("rows of {row}, block {tall}, thread {thread}"),
+                &model.tally(thread),
+            );
+            assert!(model.tally(thread).coverage() >= 0.9, "{:?}", model.tally(thread));
+            assert!(model.tally(thread).accuracy() >= 0.9, "{:?}", model.tally(thread));
+        }
+    }
+}
+
+#[test]
+fn random_addresses_make_no_column_walk() {
+    let mut model = adaptive(GIB, 8192);
+    let mut dice = Dice(11);
+    for _ in 0..20_000 {
+        let at = dice.below(GIB * 4096);
+        model.offset = (at % 4096) as u32;
+        model.touch(1, model.lo + at / 4096);
+    }
+    assert_random("random addresses", &model.tally(1));
+}
+
 #[test]
 fn a_loop_over_more_than_fits() {
     let pages = 20_000;

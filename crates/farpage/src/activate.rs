@@ -94,7 +94,12 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
 /// Opens this process's userfaultfd at its fixed number.
 pub fn open_userfaultfd(mm: &Mm) -> Result<(), Errno> {
     let by_thread = mm.header().has(flag::THREAD_DELIVERY);
-    let features = uffd::FEATURE_MOVE | if by_thread { 0 } else { uffd::FEATURE_SIGBUS };
+    let delivery = if by_thread {
+        uffd::FEATURE_EXACT_ADDRESS
+    } else {
+        uffd::FEATURE_SIGBUS
+    };
+    let features = uffd::FEATURE_MOVE | delivery;
     let opened = uffd::open(by_thread, features)?;
     sys::move_fd(opened, mm.fd(fd::UFFD), true)
 }

@@ -12,10 +12,10 @@ use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::{Counter, Source};
 
 use crate::cow;
-use crate::mm::{CHUNK_PAGES, Mm, PAGE, address};
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, page_of};
 use crate::pool::{MANAGED_PAGES, flag};
 use crate::prefetch::{self, Request};
-use crate::readahead;
+use crate::readahead::{self, Touch};
 use crate::reclaim;
 use crate::swapin;
 use crate::sys::{self, Errno};
@@ -33,6 +33,20 @@ pub enum Outcome {
 
 /// Brings `page` in. The caller has blocked signals.
 pub fn fault(mm: &Mm, page: u64) -> Outcome {
+    touched(mm, Touch { page, offset: 0 })
+}
+
+/// Brings the page of a touched managed address in. The caller has blocked signals.
+pub fn at_address(mm: &Mm, address: u64) -> Outcome {
+    let touch = Touch {
+        page: page_of(address),
+        offset: (address % PAGE) as u32,
+    };
+    touched(mm, touch)
+}
+
+fn touched(mm: &Mm, touch: Touch) -> Outcome {
+    let page = touch.page;
     let _inside = mm.gate.shared();
     let start = sys::now_ns();
     let mut spurious = 0;
@@ -59,8 +73,8 @@ pub fn fault(mm: &Mm, page: u64) -> Outcome {
         reclaim::ensure_room(mm, 1);
         let source = match seen.kind() {
             Kind::Untouched | Kind::Zero => zero_fill(mm, page, seen),
-            Kind::Cached => from_frame(mm, page, seen),
-            Kind::Swapped => swapin::swap_in(mm, page, seen),
+            Kind::Cached => from_frame(mm, touch, seen),
+            Kind::Swapped => swapin::swap_in(mm, touch, seen),
             Kind::Resident | Kind::Invalid => {
                 sys::die(&["farpage: impossible page state; the program was stopped"])
             }
@@ -159,7 +173,8 @@ fn install_zeros(mm: &Mm, page: u64, run: u64) -> u64 {
 }
 
 /// A page evicted a moment ago, still in its frame: the second chance.
-fn from_frame(mm: &Mm, page: u64, seen: PageState) -> Filled {
+fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
+    let page = touch.page;
     if !mm.try_lock(page, seen) {
         return None;
     }
@@ -180,7 +195,7 @@ fn from_frame(mm: &Mm, page: u64, seen: PageState) -> Filled {
     } else {
         header.count(Counter::WorkingsetRefaultAnon, 1);
     }
-    if let Some(window) = readahead::hit(mm, page, seen.readahead()) {
+    if let Some(window) = readahead::hit(mm, touch, seen.readahead()) {
         prefetch::ask(mm, Request::new(window));
     }
     Some(Ok(Source::Cached))
@@ -190,7 +205,8 @@ fn from_frame(mm: &Mm, page: u64, seen: PageState) -> Filled {
 /// still there.
 pub fn unframe(mm: &Mm, page: u64) -> bool {
     let seen = mm.load(page);
-    seen.kind() != Kind::Cached || matches!(from_frame(mm, page, seen), Some(Ok(_)))
+    let touch = Touch { page, offset: 0 };
+    seen.kind() != Kind::Cached || matches!(from_frame(mm, touch, seen), Some(Ok(_)))
 }
 
 /// Installs the page at `from` as `page`, whose lock we hold; on `NotManaged` the word is put back.

@@ -10,7 +10,7 @@ use farpage_core::readahead::{Direction, Window};
 
 use crate::gate::Spin;
 use crate::mm::{Mm, SPAN, mm};
-use crate::reclaim::bits;
+use crate::reclaim::{bits, mask};
 use crate::swapin;
 use crate::sys;
 use crate::thread;
@@ -65,18 +65,18 @@ impl Request {
             return None;
         }
         let window = self.window?;
-        let first = window.at(self.taken);
+        let first = window.step(self.taken);
         let start = match window.direction {
-            Direction::Backward => first.saturating_sub(SPAN_PAGES - 1),
-            Direction::Forward | Direction::Around => first,
+            Direction::Backward => (first.end() + 1).saturating_sub(SPAN_PAGES),
+            Direction::Forward | Direction::Around => *first.start(),
         };
         let mut wanted = 0u64;
         while self.taken < window.len && wanted.count_ones() < most {
-            let page = window.at(self.taken);
-            if page < start || page - start >= SPAN_PAGES {
+            let (from, to) = window.step(self.taken).into_inner();
+            if from < start || to - start >= SPAN_PAGES {
                 break;
             }
-            wanted |= 1 << (page - start);
+            wanted |= mask(to - from + 1) << (from - start);
             self.taken += 1;
         }
         Some((start, wanted))

@@ -66,11 +66,18 @@ pub fn policy(mm: &Mm) -> Policy {
     Policy::ALL.get(index).copied().unwrap_or_default()
 }
 
-/// The window to fetch for a miss of `page`, whose content is in `slot`.
-pub fn miss(mm: &Mm, page: u64, slot: u32) -> Window {
+/// A touch of managed memory: its page, and where in it, in bytes (0 if that is not known).
+#[derive(Clone, Copy)]
+pub struct Touch {
+    pub page: u64,
+    pub offset: u32,
+}
+
+/// The window to fetch for a miss, whose content is in `slot`.
+pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
     let policy = policy(mm);
     if policy == Policy::None {
-        return Window::single(page);
+        return Window::single(touch.page);
     }
     let own = &mm.readahead;
     let place = (policy == Policy::Cluster)
@@ -81,23 +88,23 @@ pub fn miss(mm: &Mm, page: u64, slot: u32) -> Window {
             first: 0,
             end: mm.header().area[usize::from(area)].blocks.load(Ordering::Relaxed),
         });
-    let window = policy.miss(&describe(mm, page, place), &own.memory());
+    let window = policy.miss(&describe(mm, touch, place), &own.memory());
     mm.header().windows.add(window.len);
     window
 }
 
 /// Notes a touch of a page that waited in a frame (`marked`: since readahead brought it); perhaps a window to fetch ahead.
-pub fn hit(mm: &Mm, page: u64, marked: bool) -> Option<Window> {
+pub fn hit(mm: &Mm, touch: Touch, marked: bool) -> Option<Window> {
     let policy = policy(mm);
     if policy == Policy::None {
         return None;
     }
-    let window = policy.hit(&describe(mm, page, None), &mm.readahead.memory(), marked)?;
+    let window = policy.hit(&describe(mm, touch, None), &mm.readahead.memory(), marked)?;
     mm.header().windows.add(window.len);
     Some(window)
 }
 
-fn describe(mm: &Mm, page: u64, slot: Option<Slot>) -> Fault<'_> {
+fn describe(mm: &Mm, Touch { page, offset }: Touch, slot: Option<Slot>) -> Fault<'_> {
     let around = mm
         .maps
         .lock()
@@ -111,6 +118,7 @@ fn describe(mm: &Mm, page: u64, slot: Option<Slot>) -> Fault<'_> {
         (mm.header().limit.load(Ordering::Relaxed) / LIMIT_SHARE).clamp(1, i64::from(WINDOW_MAX)) as u32;
     Fault {
         page,
+        offset,
         thread: sys::gettid() as u32,
         lo: around.start,
         hi: around.end,

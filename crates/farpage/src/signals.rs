@@ -13,7 +13,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::fault::{self, Outcome};
-use crate::mm::{mm, mode, page_of};
+use crate::mm::{mm, mode};
 use crate::pool::is_managed;
 use crate::sigmask;
 use crate::stub;
@@ -193,7 +193,7 @@ extern "C" fn on_sigbus(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
     if code == BUS_ADRERR
         && is_managed(addr)
         && mm.mode.load(Ordering::Acquire) != mode::OFF
-        && fault::fault(mm, page_of(addr)) == Outcome::Done
+        && fault::at_address(mm, addr) == Outcome::Done
     {
         crate::thread::nudge(mm);
         return;

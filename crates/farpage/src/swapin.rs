@@ -14,7 +14,7 @@ use farpage_core::stats::{Counter, Source};
 use crate::fault::{self, Filled, Outcome};
 use crate::mm::{Context, Mm, PAGE, SPAN, address};
 use crate::prefetch::{self, Request};
-use crate::readahead::{self, SAMPLE_ONE_IN};
+use crate::readahead::{self, SAMPLE_ONE_IN, Touch};
 use crate::reclaim::{self, bits, mask, set};
 use crate::sys::Errno;
 use crate::tiers::{self, Blocks, LoadError, READ_MAX};
@@ -37,11 +37,12 @@ pub struct Span {
 }
 
 /// Brings `page` in, and with it what the policy expects to be touched next.
-pub fn swap_in(mm: &Mm, page: u64, seen: PageState) -> Filled {
+pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
+    let page = touch.page;
     if !mm.try_lock(page, seen) {
         return None;
     }
-    let (mut span, ahead) = plan(mm, page, seen);
+    let (mut span, ahead) = plan(mm, touch, seen);
     prefetch::ask(mm, ahead);
     let mut context = mm.context();
     let at = (page - span.start) as usize;
@@ -86,8 +87,9 @@ pub fn serve(mm: &Mm, request: &mut Request) -> bool {
 }
 
 /// What to bring in for a miss of `page`, which the caller has locked: at once, and by the prefetch thread.
-fn plan(mm: &Mm, page: u64, seen: PageState) -> (Span, Request) {
-    let window = readahead::miss(mm, page, seen.slot());
+fn plan(mm: &Mm, touch: Touch, seen: PageState) -> (Span, Request) {
+    let page = touch.page;
+    let window = readahead::miss(mm, touch, seen.slot());
     let mut request = Request::new(window);
     let (start, wanted) = if window.order == Order::Device {
         near_on_device(

@@ -11,7 +11,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fault;
-use crate::mm::{Mm, mm, page_of};
+use crate::mm::{Mm, mm};
 use crate::pool::is_managed;
 use crate::prefetch;
 use crate::reclaim;
@@ -130,7 +130,7 @@ extern "C" fn delivery_main() -> ! {
         for message in &messages[..(got.max(0) / 32) as usize] {
             let addr = message[2];
             if message[0] as u8 == EVENT_PAGEFAULT && is_managed(addr) {
-                fault::fault(mm, page_of(addr));
+                fault::at_address(mm, addr);
             }
         }
     }

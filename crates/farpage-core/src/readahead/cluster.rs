@@ -15,7 +15,7 @@
 //! The caller skips the slots of the block that hold nothing or what nobody references
 //! ([`super::Window::wanted`]).
 
-use super::{Direction, Fault, Order, Window};
+use super::{Fault, Order, Window};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Hits that memory starts with, so that the first window is the greatest.
@@ -72,12 +72,9 @@ impl Cluster {
             _ => (block.max(place.first), (block + (size - 1)).min(place.end - 1)),
         };
         Window {
-            first,
             len: (last - first + 1) as u32,
-            stride: 1,
-            direction: Direction::Around,
             order: Order::Device,
-            marker: None,
+            ..Window::single(first)
         }
     }
 
@@ -124,6 +121,7 @@ mod tests {
     fn at(slot: u64, word: &AtomicU64) -> Fault<'_> {
         Fault {
             page: 7777,
+            offset: 0,
             thread: 1,
             lo: 0,
             hi: 10_000,
@@ -207,7 +205,10 @@ mod tests {
         let word = AtomicU64::new(0);
         let window = Cluster::new().miss(&at(100, &word), 3);
         let in_use = [96, 99, 100, 103, 104];
-        let wanted = window.wanted(|slot| in_use.contains(slot)).collect::<Vec<_>>();
+        let wanted = window
+            .places()
+            .filter(|slot| in_use.contains(slot))
+            .collect::<Vec<_>>();
         assert_eq!(wanted, [96, 99, 100, 103]);
     }
 }

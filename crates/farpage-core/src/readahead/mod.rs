@@ -25,9 +25,11 @@ mod size;
 pub mod vma;
 
 use core::fmt;
+use core::ops::RangeInclusive;
 use core::str::FromStr;
 
 use crate::sync::AtomicU64;
+use crate::units::PAGE_SIZE;
 
 pub use adaptive::Streams;
 pub use cluster::Cluster;
@@ -96,6 +98,8 @@ pub struct Slot {
 pub struct Fault<'a> {
     /// The page touched.
     pub page: u64,
+    /// Where in it, in bytes; 0 where that is not known.
+    pub offset: u32,
     /// Tells threads apart; any stable value of the thread will do.
     pub thread: u32,
     /// First page of the region (mapping) that holds `page`.
@@ -221,15 +225,22 @@ pub enum Order {
     Device,
 }
 
-/// Pages (or slots) to fetch: `first + i * stride` for `i` in `0..len`.
+/// Pages (or slots) to fetch: `first + i * stride` for steps `i` in `0..len`. In a walk by bytes a step is what the `reach` bytes
+/// from byte `phase + i * (stride * 4096 + fraction)` of `first` on lie in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The lowest.
     pub first: u64,
-    /// How many, at least 1.
+    /// How many steps, at least 1.
     pub len: u32,
-    /// The distance from one to the next, at least 1.
+    /// The distance from one to the next, in pages; 0 only with a fraction.
     pub stride: u32,
+    /// What the distance is more, in bytes, less than a page.
+    pub fraction: u32,
+    /// Where in `first` the lowest step lies, in bytes, less than a page.
+    pub phase: u32,
+    /// How many bytes a step reaches over, at least 1.
+    pub reach: u32,
     /// The order of use.
     pub direction: Direction,
     /// Pages or slots.
@@ -246,39 +257,48 @@ impl Window {
             first: page,
             len: 1,
             stride: 1,
+            fraction: 0,
+            phase: 0,
+            reach: 1,
             direction: Direction::Around,
             order: Order::Virtual,
             marker: None,
         }
     }
 
-    /// The place of step `step` in the order of use.
+    /// The first place of step `step` in the order of use.
     #[must_use]
-    pub const fn at(&self, step: u32) -> u64 {
-        let step = match self.direction {
+    pub fn at(&self, step: u32) -> u64 {
+        *self.step(step).start()
+    }
+
+    /// The places of step `step` in the order of use, at least one.
+    #[must_use]
+    pub fn step(&self, step: u32) -> RangeInclusive<u64> {
+        self.nth(match self.direction {
             Direction::Backward => self.len.saturating_sub(1).saturating_sub(step),
             Direction::Forward | Direction::Around => step,
-        };
-        self.first.saturating_add(step as u64 * self.stride as u64)
+        })
     }
 
-    /// All places, ascending: the order to read in.
-    pub fn places(self) -> impl DoubleEndedIterator<Item = u64> {
-        let stride = u64::from(self.stride);
-        (0..self.len).map(move |i| self.first.saturating_add(u64::from(i) * stride))
+    /// The places of the `i`-th lowest step.
+    fn nth(&self, i: u32) -> RangeInclusive<u64> {
+        let (i, page) = (u64::from(i), PAGE_SIZE as u64);
+        let begin = u64::from(self.phase) + i * u64::from(self.fraction);
+        let base = self.first.saturating_add(i * u64::from(self.stride));
+        let last = (begin + u64::from(self.reach.max(1)) - 1) / page;
+        base.saturating_add(begin / page)..=base.saturating_add(last)
     }
 
-    /// Those of [`Self::places`] that `is_wanted`: not free, not unreferenced, not there already.
-    pub fn wanted(self, is_wanted: impl FnMut(&u64) -> bool) -> impl Iterator<Item = u64> {
-        self.places().filter(is_wanted)
+    /// All steps' places, the lowest step first.
+    pub fn places(self) -> impl Iterator<Item = u64> {
+        (0..self.len).flat_map(move |i| self.nth(i))
     }
 
     /// Whether `place` is one of the window.
     #[must_use]
-    pub fn holds(&self, place: u64) -> bool {
-        place >= self.first
-            && (place - self.first).is_multiple_of(u64::from(self.stride.max(1)))
-            && (place - self.first) / u64::from(self.stride.max(1)) < u64::from(self.len)
+    pub fn holds(self, place: u64) -> bool {
+        self.places().any(|held| held == place)
     }
 
     /// The page to leave unmapped when only those that `is_fetched` could be had: the marker if it could,
@@ -317,11 +337,11 @@ mod tests {
             len: 4,
             stride: 3,
             direction: Direction::Forward,
-            order: Order::Virtual,
             marker: Some(16),
+            ..Window::single(10)
         };
         assert_eq!(window.places().collect::<Vec<_>>(), [10, 13, 16, 19]);
-        assert_eq!(window.wanted(|page| page % 2 == 0).collect::<Vec<_>>(), [10, 16]);
+
         assert!([10, 13, 16, 19].iter().all(|&page| window.holds(page)));
         assert!(![9, 11, 22].iter().any(|&page| window.holds(page)));
         assert_eq!((window.at(0), window.at(3)), (10, 19));

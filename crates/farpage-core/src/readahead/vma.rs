@@ -17,7 +17,7 @@
 //! Invariant: window and hits saturate at 63; a fresh word reads as 4 hits, so a region's first window is the
 //! greatest.
 
-use super::{Direction, Fault, Order, Window, window};
+use super::{Direction, Fault, Window, window};
 use crate::sync::Ordering;
 use crate::units::{HUGE_SIZE, PAGE_SHIFT, PAGE_SIZE};
 
@@ -42,16 +42,13 @@ pub fn miss(fault: &Fault<'_>, page_cluster: u32) -> Window {
     // A window that decays from before the limit was lowered may exceed it.
     let (first, len) = vma_range(prev, fault.page, win.min(most), fault.lo, fault.hi);
     Window {
-        first,
         len,
-        stride: 1,
         direction: match fault.page.wrapping_sub(prev) {
             1 => Direction::Forward,
             u64::MAX => Direction::Backward,
             _ => Direction::Around,
         },
-        order: Order::Virtual,
-        marker: None,
+        ..Window::single(first)
     }
 }
 
@@ -194,6 +191,7 @@ mod tests {
     fn fault(page: u64, word: &AtomicU64) -> Fault<'_> {
         Fault {
             page,
+            offset: 0,
             thread: 1,
             lo: 0,
             hi: 4096,
@@ -208,7 +206,7 @@ mod tests {
         let window = miss(&fault(page, word), page_cluster);
         assert_eq!(
             (window.stride, window.order, window.marker),
-            (1, Order::Virtual, None)
+            (1, crate::readahead::Order::Virtual, None)
         );
         (window.first, window.len, window.direction)
     }

@@ -59,6 +59,8 @@ pub struct Model {
     pub tallies: BTreeMap<u32, Tally>,
     /// Each thread has a region's word of its own.
     pub own_regions: bool,
+    /// Where in its page the next touch is, in bytes.
+    pub offset: u32,
     /// Of the pages mapped ahead one in so many is left unmapped as a sample; none if None.
     pub one_in: Option<u32>,
     pub hits: Hits,
@@ -80,6 +82,7 @@ impl Model {
             hi,
             tallies: BTreeMap::new(),
             own_regions: false,
+            offset: 0,
             one_in: None,
             hits: Hits::new(),
             windows: 0,
@@ -141,6 +144,7 @@ impl Model {
     fn ask<T>(&mut self, thread: u32, page: u64, ask: impl Fn(Policy, &Fault<'_>, &Memory<'_>) -> T) -> T {
         let fault = Fault {
             page,
+            offset: self.offset,
             thread,
             lo: self.lo,
             hi: self.hi,
@@ -177,7 +181,10 @@ impl Model {
     /// Reads what is not there. Streams are mapped, but for the marker; the kernel's windows wait in the swap
     /// cache for the touch.
     fn fetch(&mut self, by: u32, window: &Window) {
-        let wanted: Vec<_> = window.wanted(|page| !self.pages.contains_key(page)).collect();
+        let wanted: Vec<_> = window
+            .places()
+            .filter(|page| !self.pages.contains_key(page))
+            .collect();
         let marker = window.marker_among(|page| wanted.contains(&page));
         let tally = self.mine(by);
         tally.ahead += wanted.len() as u64;

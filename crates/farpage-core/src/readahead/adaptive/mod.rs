@@ -22,9 +22,12 @@
 //! 5. **Doubt.** A stream that has been silent for 16 events of its set per page of its window is stale: a
 //!    fault on its course is most likely there by chance, and begins again with a window of 2.
 //!
+//! Walks with a step of no whole number of pages are followed by `columns`, which is asked first.
+//!
 //! Which streams a set keeps is told in `table`; what a stream remembers in `stream`. Cost per fault: a look
 //! at two sets, 32 to 96 words.
 
+mod columns;
 mod stream;
 mod table;
 #[cfg(test)]
@@ -100,6 +103,9 @@ impl Streams {
     fn event(&self, fault: &Fault<'_>, event: Event) -> Option<Window> {
         if !fault.is_inside() || fault.page > PAGE_MAX {
             return None;
+        }
+        if let Some(window) = self.columns.event(fault, event) {
+            return window;
         }
         match self.seek(fault, event) {
             Found::OnCourse(place, stream, steps) => self.run(fault, event, (place, stream), steps),
@@ -259,7 +265,7 @@ fn open(fault: &Fault<'_>, event: Event, stream: &mut Stream) -> Option<Window> 
             Direction::Backward
         },
         order: Order::Virtual,
-        marker: None,
+        ..Window::single(fault.page)
     };
     if len >= MARKED_MIN {
         window.marker = Some(window.at(len / 2));

@@ -11,6 +11,7 @@
 //! has been silent longest. So 8 running streams per set are safe from any number of random faults, 12 while
 //! they are not [stale](Stream::is_stale), and one that ended is forgotten soon when its place is needed.
 
+use super::columns::Columns;
 use super::stream::{RUNNING, Stream};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -24,12 +25,13 @@ const CANDIDATES_MIN: usize = 4;
 /// How much longer than until it is stale a stream is silent before it gives way for that.
 const LONG: u32 = 4;
 
-/// The streams of a process, 3.5 KiB. All bytes zero is the empty table, so it may lie in fresh shared
+/// The streams and column walks of a process, 6 KiB. All bytes zero is the empty table, so it may lie in fresh shared
 /// memory; any other bytes are safe too.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Streams {
     sets: [Set; SETS],
+    pub(super) columns: Columns,
 }
 
 #[repr(C, align(64))]
@@ -106,6 +108,7 @@ impl Streams {
     pub const fn new() -> Self {
         Self {
             sets: [const { Set::new() }; SETS],
+            columns: Columns::new(),
         }
     }
 

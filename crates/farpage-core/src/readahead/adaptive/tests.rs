@@ -9,6 +9,7 @@ static WORD: AtomicU64 = AtomicU64::new(0);
 fn fault(page: u64, thread: u32) -> Fault<'static> {
     Fault {
         page,
+        offset: 0,
         thread,
         lo: 1000,
         hi: 100_000,
