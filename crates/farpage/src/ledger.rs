@@ -12,6 +12,7 @@ use farpage_core::zpool::ZPAGE_BYTES;
 
 use crate::cleanup;
 use crate::pool::{Pool, ProcEntry, entry_state};
+use crate::recount;
 use crate::sys;
 
 /// An entry taken by a parent whose child never came to life.
@@ -20,6 +21,9 @@ const EMBRYO_MAX_NS: u64 = 10_000_000_000;
 const SHARE_EVERY_NS: u64 = 100_000_000;
 /// Reading shares takes at most one part in so many of the time.
 const SHARE_COST: u64 = 50;
+
+/// A difference between what the tree and what its processes are charged is a dead one's after so many ticks.
+const DRIFT_TICKS: u32 = 8;
 
 const ZPAGE_PAGES: i64 = (ZPAGE_BYTES / PAGE_SIZE) as i64;
 
@@ -44,6 +48,8 @@ pub struct Ledger {
     entries: usize,
     /// Whether that number changed then: shares of those that stay have changed with it.
     changed: bool,
+    /// What the tree was last seen to be charged more than its processes, and at how many ticks in a row.
+    drift: (i64, u32),
 }
 
 /// One process as /proc shows it, in pages.
@@ -63,6 +69,7 @@ impl Ledger {
             live: 0,
             entries: 0,
             changed: false,
+            drift: (0, 0),
         }
     }
 
@@ -86,6 +93,12 @@ impl Ledger {
         for index in 0..self.pool.processes().len() {
             let entry = &self.pool.processes()[index];
             let state = entry.state.load(Ordering::Acquire);
+            if let Some(cleaner) = entry_state::cleaner(state)
+                && see(cleaner).is_some_and(|seen| seen.gone)
+            {
+                cleanup::take_over(&self.pool, self.pool_fd, index, state);
+                continue;
+            }
             // 0: taken a moment ago, the time is about to be written.
             let born = entry.born_ns.load(Ordering::Acquire);
             let old = born != 0 && now.saturating_sub(born) > EMBRYO_MAX_NS;
@@ -115,10 +128,31 @@ impl Ledger {
                 unmanaged += pages.1;
             }
         }
+        recount::mend(&self.pool, self.pool_fd);
+        self.mend_charges();
         self.shares
             .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);
         self.changed = self.live != self.entries;
         self.set_limit(unmanaged.max(uncharged) + own_pages());
+    }
+
+    /// A process killed between its own charge and the tree's leaves the two apart. So does one that is in between, but not for
+    /// long; should it be stopped there for longer, what was mended wrongly is mended back once it has gone on.
+    fn mend_charges(&mut self) {
+        let header = self.pool.header();
+        let charged = |entry: &ProcEntry| entry.charged.load(Ordering::Relaxed);
+        let sum: i64 = self.pool.processes().iter().map(charged).sum();
+        let drift = header.charged.load(Ordering::Relaxed) - sum;
+        let ticks = if drift == self.drift.0 {
+            self.drift.1 + 1
+        } else {
+            1
+        };
+        self.drift = (drift, ticks);
+        if drift != 0 && ticks >= DRIFT_TICKS {
+            header.charged.fetch_sub(drift, Ordering::Relaxed);
+            self.drift = (0, 0);
+        }
     }
 
     /// Unmanaged pages of a process, in both views; `None` if it was found dead and cleaned up.
@@ -337,6 +371,44 @@ mod tests {
         entry.born_ns.store(seen + 1, Ordering::Relaxed);
         cleanup::return_everything(&pool, ledger.pool_fd, index, seen);
         assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::LIVE);
+    }
+
+    /// A new image that empties the entry of the one before can be killed while it does: the entry once stayed as it was for ever.
+    #[test]
+    fn what_a_dead_cleaner_left_is_cleaned_up() {
+        let mut ledger = tree();
+        let pool = *ledger.pool();
+        let index = take_entry(&pool, entry_state::LIVE).unwrap();
+        let entry = &pool.processes()[index];
+        entry.pid.store(dead_pid(), Ordering::Relaxed);
+        entry.charge(pool.header(), 7);
+        let cleaning = entry_state::cleaned_by(sys::getpid());
+        entry.state.store(cleaning, Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), cleaning, "its cleaner lives");
+        entry
+            .state
+            .store(entry_state::cleaned_by(dead_pid()), Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
+        assert_eq!(pool.header().charged.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_charge_that_no_process_has_is_taken_back() {
+        let mut ledger = tree();
+        let header = ledger.pool().header();
+        header.charged.store(3, Ordering::Relaxed);
+        for _ in 1..DRIFT_TICKS {
+            ledger.tick();
+            assert_eq!(
+                header.charged.load(Ordering::Relaxed),
+                3,
+                "somebody may be in between"
+            );
+        }
+        ledger.tick();
+        assert_eq!(header.charged.load(Ordering::Relaxed), 0);
     }
 
     #[test]
