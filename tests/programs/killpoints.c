@@ -131,8 +131,8 @@ static void child(uint64_t seed, size_t rounds)
 			grandchild(seed + n);
 		own_memory(seed ^ n);
 		end_of(pid, "a grandchild ends well or is killed");
-		if (n % 3 == 0)
-			start_leaf(seed + n);
+		start_leaf(seed + n);
+		start_leaf(seed - n);
 	}
 	_exit(failures() ? 1 : 0);
 }

@@ -22,6 +22,8 @@ const SHARE_EVERY_NS: u64 = 100_000_000;
 /// Reading shares takes at most one part in so many of the time.
 const SHARE_COST: u64 = 50;
 
+/// Counting again takes at most one part in so many of the time.
+const RECOUNT_COST: u64 = 20;
 /// A difference between what the tree and what its processes are charged is a dead one's after so many ticks.
 const DRIFT_TICKS: u32 = 8;
 
@@ -50,6 +52,8 @@ pub struct Ledger {
     changed: bool,
     /// What the tree was last seen to be charged more than its processes, and at how many ticks in a row.
     drift: (i64, u32),
+    /// When what a death left is next counted again, if anything is.
+    recount_ns: u64,
 }
 
 /// One process as /proc shows it, in pages.
@@ -70,6 +74,7 @@ impl Ledger {
             entries: 0,
             changed: false,
             drift: (0, 0),
+            recount_ns: 0,
         }
     }
 
@@ -128,7 +133,11 @@ impl Ledger {
                 unmanaged += pages.1;
             }
         }
-        recount::mend(&self.pool, self.pool_fd);
+        if now >= self.recount_ns {
+            let start = sys::now_ns();
+            recount::mend(&self.pool, self.pool_fd);
+            self.recount_ns = start + (sys::now_ns() - start) * RECOUNT_COST;
+        }
         self.mend_charges();
         self.shares
             .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);

@@ -109,6 +109,12 @@ fn split(slot: u32) -> (u32, usize) {
     (slot / CLUSTER_SLOTS as u32, slot as usize % CLUSTER_SLOTS)
 }
 
+fn count_of(references: &mut References, slot: u32) -> &mut u16 {
+    let (cluster, place) = split(slot);
+    let counts = references.entry(cluster);
+    &mut counts.or_insert_with(|| Box::new([0; CLUSTER_SLOTS]))[place]
+}
+
 /// Of references, those to `slot`.
 #[must_use]
 pub fn held(references: &References, slot: u32) -> u16 {
@@ -125,40 +131,50 @@ fn put_lost(pool: &Pool, pool_fd: i32) -> bool {
     if someone_cleans(entries) {
         return false;
     }
-    let table = pool.swap_table();
-    let counted = |slot: u32, word: SlotWord| {
-        let is_backed = word.backing().is_some() && word.count() > 0;
-        is_backed.then_some((slot, word))
-    };
-    // A first look tells which slots to look at: pages may have left for others since their words were read.
+    // What the slots count is read first: whoever leaves one meanwhile is then missing among the pages, and the slot suspect
+    // for nothing; in the other order a slot that is left while the pages are read could hide what it has lost.
+    let counted = counts(pool);
     let Ok((found, _)) = references(pool, pool_fd) else {
         return false;
     };
+    let table = pool.swap_table();
     let suspects: Vec<(u32, SlotWord)> = used_slots(pool)
-        .filter_map(|slot| counted(slot, table.load(slot)))
-        .filter(|(slot, word)| word.count() > held(&found, *slot))
+        .filter(|slot| held(&counted, *slot) > held(&found, *slot))
+        .map(|slot| (slot, table.load(slot)))
+        .filter(|(_, word)| word.count() > 0)
         .collect();
     if suspects.is_empty() {
-        return true;
+        return all_idle(entries, |entry| &entry.moves) == Some(before);
     }
-    drop(found);
+    drop((counted, found));
     let Ok((found, _)) = references(pool, pool_fd) else {
         return false;
     };
     if !each_idle_once(entries, |entry| &entry.puts) || someone_cleans(entries) {
         return false;
     }
-    let sure: Vec<_> = suspects
-        .iter()
-        .filter(|(slot, word)| table.load(*slot) == *word)
-        .collect();
+    let (sure, unsure): (Vec<_>, Vec<_>) = suspects
+        .into_iter()
+        .partition(|(slot, word)| table.load(*slot) == *word);
     if all_idle(entries, |entry| &entry.moves) != Some(before) {
         return false;
     }
-    for (slot, word) in &sure {
-        (held(&found, *slot)..word.count()).for_each(|_| cleanup::put(pool, *slot, SUPERVISOR));
+    for (slot, word) in sure {
+        (held(&found, slot)..word.count()).for_each(|_| cleanup::put(pool, slot, SUPERVISOR));
     }
-    sure.len() == suspects.len()
+    unsure.is_empty()
+}
+
+/// What each slot counts.
+fn counts(pool: &Pool) -> References {
+    let mut counts = References::new();
+    for slot in used_slots(pool) {
+        let count = pool.swap_table().load(slot).count();
+        if count > 0 {
+            *count_of(&mut counts, slot) = count;
+        }
+    }
+    counts
 }
 
 /// The slots of clusters that have any in use.
