@@ -31,20 +31,20 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     let entry = &pool.processes()[index];
     let state = entry.state.load(Ordering::Relaxed);
     let occupied = matches!(state, entry_state::EMBRYO | entry_state::LIVE);
-    // One cleaner only.
-    let claim = || {
-        entry.state.compare_exchange(
-            state,
-            entry_state::cleaned_by(sys::getpid()),
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        )
+    let is_meant = || entry.born_ns.load(Ordering::Relaxed) == born_ns;
+    let mine = entry_state::cleaned_by(sys::getpid());
+    let exchange = |from, to| {
+        entry
+            .state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
     };
-    if !occupied || claim().is_err() {
+    // One cleaner only.
+    if !occupied || !is_meant() || exchange(state, mine).is_err() {
         return;
     }
-    if entry.born_ns.load(Ordering::Relaxed) != born_ns {
-        entry.state.store(state, Ordering::Release);
+    if !is_meant() {
+        // Given back, unless the process has come to life meanwhile and says so itself.
+        let _ = exchange(mine, state);
         return;
     }
     kill_point!("clean-claimed");
@@ -89,7 +89,6 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     entry.active.store(0, Ordering::Relaxed);
     entry.wanted.store(0, Ordering::Relaxed);
     entry.execing.store(0, Ordering::Relaxed);
-    entry.start_time.store(0, Ordering::Relaxed);
     entry.born_ns.store(0, Ordering::Relaxed);
     entry.pid.store(0, Ordering::Relaxed);
     entry.state.store(entry_state::FREE, Ordering::Release);

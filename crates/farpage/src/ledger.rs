@@ -11,7 +11,7 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::ZPAGE_BYTES;
 
 use crate::cleanup;
-use crate::pool::{Pool, ProcEntry, entry_state};
+use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state};
 use crate::recount;
 use crate::sys;
 
@@ -52,6 +52,9 @@ pub struct Ledger {
     changed: bool,
     /// What the tree was last seen to be charged more than its processes, and at how many ticks in a row.
     drift: (i64, u32),
+    /// By entry: of the life that was taken at the first, field 22 of /proc/PID/stat, so that a reused pid is not taken for it. Kept
+    /// here: written into the entry it once came to the next process there, which was buried alive for being another.
+    starts: Vec<(u64, u64)>,
     /// When what a death left is next counted again, if anything is.
     recount_ns: u64,
 }
@@ -74,6 +77,7 @@ impl Ledger {
             entries: 0,
             changed: false,
             drift: (0, 0),
+            starts: vec![(0, 0); MAX_PROCESSES],
             recount_ns: 0,
         }
     }
@@ -97,6 +101,9 @@ impl Ledger {
         self.live = 0;
         for index in 0..self.pool.processes().len() {
             let entry = &self.pool.processes()[index];
+            // The life that is looked at, read first: should the entry be given up and taken anew from here on, nothing is done
+            // to it. 0: taken a moment ago, the time is about to be written.
+            let born = entry.born_ns.load(Ordering::Acquire);
             let state = entry.state.load(Ordering::Acquire);
             if let Some(cleaner) = entry_state::cleaner(state)
                 && see(cleaner).is_some_and(|seen| seen.gone)
@@ -104,8 +111,6 @@ impl Ledger {
                 cleanup::take_over(&self.pool, self.pool_fd, index, state);
                 continue;
             }
-            // 0: taken a moment ago, the time is about to be written.
-            let born = entry.born_ns.load(Ordering::Acquire);
             let old = born != 0 && now.saturating_sub(born) > EMBRYO_MAX_NS;
             let unborn = entry.pid.load(Ordering::Relaxed) == 0 && old;
             if entry.forking.load(Ordering::Acquire) != 0 {
@@ -127,7 +132,7 @@ impl Ledger {
             if !lives {
                 continue;
             }
-            if let Some(pages) = self.look_at(index, entry, now) {
+            if let Some(pages) = self.look_at(index, born, now) {
                 self.live += 1;
                 uncharged += pages.0;
                 unmanaged += pages.1;
@@ -165,20 +170,20 @@ impl Ledger {
     }
 
     /// Unmanaged pages of a process, in both views; `None` if it was found dead and cleaned up.
-    fn look_at(&mut self, index: usize, entry: &ProcEntry, now: u64) -> Option<(i64, i64)> {
-        let born = entry.born_ns.load(Ordering::Relaxed);
+    fn look_at(&mut self, index: usize, born: u64, now: u64) -> Option<(i64, i64)> {
+        let entry = &self.pool.processes()[index];
         let pid = entry.pid.load(Ordering::Relaxed);
         let Some(seen) = see(pid) else {
             let before = entry.unmanaged.load(Ordering::Relaxed);
             return Some((before, before));
         };
-        let known = entry.start_time.load(Ordering::Relaxed);
-        let replaced = known != 0 && known != seen.start_time;
+        let known = &mut self.starts[index];
+        let replaced = known.0 == born && known.1 != seen.start_time;
         if seen.gone || replaced || left_by_exec(entry, pid) {
             cleanup::return_everything(&self.pool, self.pool_fd, index, born);
             return None;
         }
-        entry.start_time.store(seen.start_time, Ordering::Relaxed);
+        *known = (born, seen.start_time);
         let (uncharged, unmanaged) = self.unmanaged(entry, pid, seen.anon, now);
         let before = entry.unmanaged.swap(unmanaged, Ordering::Relaxed);
         self.pool
@@ -418,6 +423,31 @@ mod tests {
         }
         ledger.tick();
         assert_eq!(header.charged.load(Ordering::Relaxed), 0);
+    }
+
+    /// A new image gave the old entry up and another process took it while the supervisor looked at the old life.
+    #[test]
+    fn a_start_time_is_that_of_one_life() {
+        let mut ledger = tree();
+        let pool = *ledger.pool();
+        let index = take_entry(&pool, entry_state::LIVE).unwrap();
+        let entry = &pool.processes()[index];
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        entry.pid.store(1, Ordering::Relaxed);
+        ledger.tick();
+        entry.pid.store(other.id() as i32, Ordering::Relaxed);
+        entry.born_ns.fetch_add(1, Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::LIVE);
+        entry.pid.store(1, Ordering::Relaxed);
+        ledger.tick();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(
+            entry.state.load(Ordering::Relaxed),
+            entry_state::FREE,
+            "a pid used anew"
+        );
     }
 
     #[test]

@@ -237,8 +237,6 @@ pub mod entry_state {
 pub struct ProcEntry {
     pub state: AtomicU32,
     pub pid: AtomicI32,
-    /// Field 22 of /proc/PID/stat, so that a reused pid is not taken for this process.
-    pub start_time: AtomicU64,
     /// 1 once the process manages its memory.
     pub active: AtomicU32,
     /// 1 while the parent is in the fork that makes this process: until it knows the pid, nobody takes the entry for that of
