@@ -13,6 +13,10 @@
 //!    stays nobody's: it can be put at any time.
 //!
 //! Whatever disturbs a count puts it off to the next tick.
+//!
+//! # Safety
+//! One read of the pool's file into a buffer of this module.
+#![allow(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -243,7 +247,6 @@ fn someone_cleans(entries: &[ProcEntry]) -> bool {
         .any(|entry| entry_state::cleaner(state(entry)).is_some())
 }
 
-#[allow(unsafe_code)]
 fn read_words(fd: i32, words: &mut [u64], from: u64) -> Result<(), Errno> {
     // SAFETY: the buffer is ours and that long.
     unsafe { sys::pread_all(fd, words.as_mut_ptr() as u64, size_of_val(words) as u64, from) }
