@@ -6,11 +6,12 @@ FARPAGE := $(ROOT)/target/release/farpage
 PRELOAD := $(ROOT)/target/release/libfarpage_preload.so
 # Without debug information: the library lies in memory, whole, in every tree.
 EMBEDDED := $(ROOT)/target/release/embedded/libfarpage_preload.so
+KILL := --profile kill --features kill-points --target-dir $(ROOT)/target/kill
 export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build deps programs demo test soak loom bench-fit bench-kernel lint clean
+.PHONY: help build kill-build deps programs demo test soak loom bench-fit bench-kernel lint clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -24,6 +25,11 @@ $(EMBEDDED): $(PRELOAD)
 	@mkdir -p $(dir $@)
 	objcopy --strip-debug $< $@
 
+kill-build: $(EMBEDDED) ## the same with points at which processes kill themselves (see crates/farpage-core/src/kill.rs)
+	JEMALLOC_OVERRIDE=$$(ls -t $(ROOT)/target/release/build/tikv-jemalloc-sys-*/out/lib/libjemalloc_pic.a | head -1) \
+		$(CARGO) build $(KILL) -p farpage-preload
+	FARPAGE_PRELOAD_SO=$(ROOT)/target/kill/kill/libfarpage_preload.so $(CARGO) build $(KILL) -p farpage-cli
+
 deps: ## packages the demo and the tests use (apt-get when root), NumPy in .venv
 	@sh tests/real/deps.sh $(PYTHON)
 
@@ -33,10 +39,10 @@ programs: ## the C test programs, in build/tests
 demo: deps build ## sort 1.5 GB of NumPy data in a 384 MB budget
 	@FARPAGE_BIN=$(FARPAGE) sh demo/demo.sh
 
-test: deps build ## unit tests, then real programs at 3 to 5 times their budget (about 17 minutes)
+test: deps build kill-build ## unit tests, then real programs at 3 to 5 times their budget (about 18 minutes)
 	@$(PYTHON) tests/real/all.py
 
-soak: deps build programs ## the same programs, larger, and the stress program for an hour
+soak: deps build kill-build programs ## the same programs, larger, and the stress program for an hour
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak
 
 loom: ## every interleaving of the swap core's shared words, within bounds (about a minute)

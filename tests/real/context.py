@@ -5,7 +5,7 @@ import os
 import shutil
 
 from cases import check_nothing_left, farpage_run, fresh_directory, measure, read_stats, require
-from common import NOBODY, VENV_PYTHON, WORK, Result, Skip, limit_mib
+from common import FARPAGE, NOBODY, VENV_PYTHON, WORK, Result, Skip, limit_mib
 from proc import Job, Leftovers, Limits
 
 REGISTRY = []
@@ -67,12 +67,13 @@ class Context:
         self.leftovers = Leftovers()
         self._runs = 0
 
-    def start(self, budget_mib, argv, timeout_s=60, extra=(), quiet=True, **job_options):
+    def start(self, budget_mib, argv, timeout_s=60, extra=(), quiet=True, binary=FARPAGE, **job_options):
         """Starts `farpage run` in a cgroup that holds it to the budget; a Job, to be used by `with`."""
         self.result.budget_mib = budget_mib
         self._runs += 1
         self.stats_path = self.directory / f"stats{self._runs}.json"
         words = farpage_run(budget_mib, self.delivery, self.stats_path, extra, quiet)
+        words[0] = binary
         limits = Limits(timeout_s, limit_mib(budget_mib), self.as_user)
         return Job([*words, *argv], limits, self.directory, prefix=f"run{self._runs}", **job_options)
 

@@ -16,6 +16,7 @@ import sys
 import time
 
 import checks  # noqa: F401 (registers its tests)
+import kill_points_test  # noqa: F401
 import readahead_test  # noqa: F401
 import redis_test  # noqa: F401
 import semantics  # noqa: F401

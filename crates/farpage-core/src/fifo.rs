@@ -15,8 +15,8 @@ pub struct Fifo<'a> {
     pub ends: &'a [AtomicU64; 2],
 }
 
-impl Fifo<'_> {
-    fn place(&self, ticket: u64) -> Option<&AtomicU32> {
+impl<'a> Fifo<'a> {
+    fn place(&self, ticket: u64) -> Option<&'a AtomicU32> {
         let len = self.places.len() as u64;
         self.places.get(ticket.checked_rem(len)? as usize)
     }
@@ -27,6 +27,14 @@ impl Fifo<'_> {
         if let Some(place) = self.place(ticket) {
             place.store(number.wrapping_add(1), Ordering::Release);
         }
+    }
+
+    /// The numbers that wait, as they are when looked at.
+    pub fn waiting(self) -> impl Iterator<Item = u32> {
+        let ends = self.ends.each_ref().map(|end| end.load(Ordering::Acquire));
+        let most = ends[0].saturating_add(self.places.len() as u64);
+        (ends[0]..ends[1].min(most))
+            .filter_map(move |ticket| self.place(ticket)?.load(Ordering::Acquire).checked_sub(1))
     }
 
     /// The number at the front. Ends because each turn moves the front on, or finds that another did.

@@ -32,6 +32,7 @@
 //! | [`range_map`] | sorted disjoint page ranges in a fixed array |
 //! | [`stats`] | counter names, histogram geometry |
 //! | [`readahead`] | which pages come with a missed one: the kernel's two ways, streams, hit counting |
+//! | [`kill`] | where a test kills processes; nothing in other builds |
 //! | [`sync`] | the one door to atomics |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -44,6 +45,7 @@ pub mod bit_tree;
 pub mod cluster;
 pub mod devices;
 pub mod fifo;
+pub mod kill;
 pub mod page_state;
 pub mod range_map;
 // The models are of the swap core; readahead's statics have no place in them.

@@ -28,6 +28,7 @@ use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS};
 
 use crate::devices::{self, Device, DeviceState};
 use crate::fifo::Fifo;
+use crate::kill_point;
 use crate::swap_table::{Impossible, SlotWord, SwapTable};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -272,8 +273,10 @@ impl<'a, P: Punch> Slots<'a, P> {
         for word in words.iter().skip(start).take(count) {
             word.store(taken.raw(), Ordering::Relaxed);
         }
+        kill_point!("cluster-stored");
         locked.now = locked.now.with_count(locked.now.count() + count);
         self.unlock(locked, Done::Took);
+        kill_point!("cluster-current");
         if let Some(current) = self.current(request) {
             let hint = (((start + count) % CLUSTER_SLOTS) as u64) << 32 | u64::from(cluster + 1);
             current.store(hint, Ordering::Relaxed);
@@ -309,6 +312,7 @@ impl<'a, P: Punch> Slots<'a, P> {
         };
         if let Some(mut locked) = self.try_lock(cluster, owner) {
             let count = each(|_| SlotWord::FREE);
+            kill_point!("cluster-freed");
             locked.now = locked.now.with_count(locked.now.count().saturating_sub(count));
             self.unlock(locked, Done::Freed);
         } else {

@@ -37,6 +37,7 @@
 //! - `used` counts zpages that are not `Free`. It is raised before and lowered after, so a death can leave it
 //!   too high by one, never too low; [`Zpool::count_used`] gives the truth.
 
+use crate::kill_point;
 use crate::swap_table::Impossible;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -248,7 +249,10 @@ impl<'a> Zpool<'a> {
         let mut seen = load(desc);
         while seen.state() == State::Active && seen.class() == class && seen.in_use() < class_objects(class) {
             match exchange(desc, seen, Desc::active(class, seen.in_use() + 1)) {
-                Ok(()) => return self.claim(zpage, class, seen.in_use(), slot),
+                Ok(()) => {
+                    kill_point!("zpool-reserved");
+                    return self.claim(zpage, class, seen.in_use(), slot);
+                }
                 Err(now) => seen = now,
             }
         }
@@ -268,6 +272,7 @@ impl<'a> Zpool<'a> {
                         .compare_exchange(0, slot, Ordering::AcqRel, Ordering::Relaxed)
                         .is_ok()
                 {
+                    kill_point!("zpool-claimed");
                     return Some(handle);
                 }
             }
@@ -305,6 +310,7 @@ impl<'a> Zpool<'a> {
         if !self.raise_used(limit.min(self.zpages())) {
             return None;
         }
+        kill_point!("zpool-raised");
         let (start, steps) = self.window(cursor, self.zpages());
         let activate = |zpage: &usize| {
             self.desc(*zpage).is_some_and(|desc| {
@@ -317,6 +323,7 @@ impl<'a> Zpool<'a> {
             return None;
         };
         cursor.store((zpage + 1) as u32, Ordering::Relaxed);
+        kill_point!("zpool-activated");
         self.claim(zpage, class, 0, slot)
     }
 
@@ -377,6 +384,7 @@ impl<'a> Zpool<'a> {
                 "an object header that names a slot and only its owner changes",
             ));
         }
+        kill_point!("zpool-cleared");
         let mut seen = load(desc);
         while seen.state() == State::Active && seen.in_use() > 0 {
             let last = seen.in_use() == 1;
@@ -399,6 +407,7 @@ impl<'a> Zpool<'a> {
         let Some(desc) = self.desc(zpage) else { return };
         let seen = load(desc);
         if seen.state() == State::Emptying && exchange(desc, seen, Desc::FREE).is_ok() {
+            kill_point!("zpool-released");
             self.lower_used();
         }
     }
@@ -431,6 +440,28 @@ impl<'a> Zpool<'a> {
             let slot = pool.owner_slot(handle);
             (slot != 0).then_some((handle, slot))
         })
+    }
+
+    /// The descriptor of an active zpage and how many of its headers name a slot, if those are fewer than it counts:
+    /// a reservation or a free is under way, or its process died.
+    #[must_use]
+    pub fn overcounted(&self, zpage: usize) -> Option<(u64, usize)> {
+        let seen = load(self.desc(zpage)?);
+        let objects = self.objects(zpage).count();
+        (seen.state() == State::Active && objects < seen.in_use()).then_some((seen.0, objects))
+    }
+
+    /// Has a zpage, whose descriptor is still `seen`, count `objects` of which nobody takes or gives back one meanwhile: what
+    /// [`Self::overcounted`] said. `Some(zpage)` if that leaves none: the caller goes on as after [`Self::free`].
+    #[must_use]
+    pub fn settle(&self, zpage: usize, seen: u64, objects: usize, owner: u16) -> Option<usize> {
+        let (desc, seen) = (self.desc(zpage)?, Desc(seen));
+        let next = if objects == 0 {
+            Desc::emptying(seen.class(), owner)
+        } else {
+            Desc::active(seen.class(), objects)
+        };
+        (exchange(desc, seen, next).is_ok() && objects == 0).then_some(zpage)
     }
 
     /// Every object that names `slot` as its owner: the published one, and what a process that died had not

@@ -9,6 +9,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
@@ -78,11 +79,14 @@ type Step = (&'static str, Errno);
 
 fn run_steps(mm: &Mm) -> Result<(), Step> {
     mm.prepare_active().map_err(|e| ("mapping page states", e))?;
+    kill_point!("activate-marked");
     open_userfaultfd(mm).map_err(|e| ("userfaultfd", e))?;
     signals::install().map_err(|e| ("mapping the system call stub", e))?;
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;
     register_all(mm).map_err(|e| ("registering memory", e))?;
+    kill_point!("activate-registered");
     adopt_present(mm, None).map_err(|e| ("reading /proc/self/pagemap", e))?;
+    kill_point!("activate-adopted");
     mm.mode.store(mode::ACTIVE, Ordering::Release);
     if mm.header().has(flag::THREAD_DELIVERY) {
         thread::start_delivery().map_err(|e| ("starting the delivery thread", e))?;

@@ -11,19 +11,17 @@
 //! References that nobody holds are counted apart: a process that was killed between the change of a page's
 //! word and the put of its slot leaves one, which costs its slot until the tree ends and nothing else (`docs/decisions/0005`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
-use farpage_core::page_state::{Kind, PageState};
 use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
 
-use crate::cleanup::next_data;
-use crate::pool::{Pool, STATES_LEN, entry_state};
+use crate::pool::{Pool, ProcEntry, entry_state};
+use crate::recount::{self, References};
 use crate::{snapshot, tiers};
 
 /// Looks at the pool before a difference is believed, and the time between them.
@@ -76,48 +74,28 @@ pub fn check(pid: i32) -> Result<Report, String> {
 
 fn look(file: &File, pool: &Pool) -> Result<Look, String> {
     let mut look = Look::default();
-    let held = references(file, pool, &mut look)?;
+    let in_use = |entry: &&ProcEntry| entry.state.load(Ordering::Acquire) != entry_state::FREE;
+    look.report.processes = pool.processes().iter().filter(in_use).count();
+    let (held, total) = recount::references(pool, file.as_raw_fd())
+        .map_err(|e| format!("the pool can't be read: errno {}", e.0))?;
+    look.report.references = total;
     look_at_clusters(pool, &held, &mut look);
     look_at_objects(pool, &mut look);
-    for (&slot, &count) in &held {
-        let word = pool.swap_table().load(slot);
-        if word.backing().is_none() {
-            look.problems
-                .insert(format!("slot {slot}: {count} pages name it, but it is {word:?}"));
+    look_at_queue(pool, &mut look);
+    look_at_charges(pool, &mut look);
+    for (cluster, counts) in &held {
+        for (slot, count) in (cluster * CLUSTER_SLOTS as u32..).zip(counts.iter()) {
+            let word = pool.swap_table().load(slot);
+            if *count > 0 && word.backing().is_none() {
+                look.problems
+                    .insert(format!("slot {slot}: {count} pages name it, but it is {word:?}"));
+            }
         }
     }
     Ok(look)
 }
 
-/// How many page states name each slot.
-fn references(file: &File, pool: &Pool, look: &mut Look) -> Result<HashMap<u32, u32>, String> {
-    let mut held = HashMap::new();
-    let mut buffer = vec![0u8; 1 << 20];
-    for (index, entry) in pool.processes().iter().enumerate() {
-        if entry.state.load(Ordering::Acquire) == entry_state::FREE {
-            continue;
-        }
-        look.report.processes += 1;
-        let mut at = pool.layout().states + index as u64 * STATES_LEN;
-        let end = at + STATES_LEN;
-        while let Some((from, to)) = next_data(file.as_raw_fd(), at, end) {
-            at = (from + buffer.len() as u64).min(to);
-            let bytes = &mut buffer[..(at - from) as usize];
-            file.read_exact_at(bytes, from)
-                .map_err(|e| format!("the pool can't be read: {e}"))?;
-            for word in bytes.as_chunks::<8>().0 {
-                let state = PageState(u64::from_le_bytes(*word));
-                if state.kind() == Kind::Swapped {
-                    *held.entry(state.slot()).or_default() += 1;
-                    look.report.references += 1;
-                }
-            }
-        }
-    }
-    Ok(held)
-}
-
-fn look_at_clusters(pool: &Pool, held: &HashMap<u32, u32>, look: &mut Look) {
+fn look_at_clusters(pool: &Pool, held: &References, look: &mut Look) {
     let slots = pool.slots();
     let used = pool.devices().iter().zip(pool.device_states());
     for (device, state) in used {
@@ -142,7 +120,7 @@ fn look_at_clusters(pool: &Pool, held: &HashMap<u32, u32>, look: &mut Look) {
             if word.count() > 0 {
                 let first = cluster * CLUSTER_SLOTS as u32;
                 for slot in first..first + CLUSTER_SLOTS as u32 {
-                    look_at_slot(pool, slot, held.get(&slot).copied().unwrap_or(0), look);
+                    look_at_slot(pool, slot, u32::from(recount::held(held, slot)), look);
                 }
             }
         }
@@ -198,6 +176,45 @@ fn look_at_objects(pool: &Pool, look: &mut Look) {
             ));
         }
     }
+    for zpage in (0..zpool.zpages()).filter(|zpage| zpool.overcounted(*zpage).is_some()) {
+        look.problems
+            .insert(format!("zpage {zpage}: it counts objects that it has not"));
+    }
+    let (said, used) = (zpool.used.load(Ordering::Relaxed), zpool.count_used());
+    if said != used {
+        look.problems
+            .insert(format!("{said} zpages are said to be in use, {used} are"));
+    }
+}
+
+/// A cluster whose word says that it waits to be written back must be in the queue, or nobody ever comes to it.
+fn look_at_queue(pool: &Pool, look: &mut Look) {
+    let slots = pool.slots();
+    let waiting: HashSet<u32> = slots.waiting().collect();
+    for cluster in recount::used_clusters(pool).filter(|cluster| !waiting.contains(cluster)) {
+        let word = slots.cluster_word(cluster);
+        if word.queued() && word.holder().is_none() {
+            look.problems.insert(format!(
+                "cluster {cluster}: it waits to be written back, but not in the queue"
+            ));
+        }
+    }
+}
+
+/// What the tree is charged is the sum of what its processes are.
+fn look_at_charges(pool: &Pool, look: &mut Look) {
+    let header = pool.header();
+    let charged = pool
+        .processes()
+        .iter()
+        .map(|entry| entry.charged.load(Ordering::Relaxed));
+    let (all, sum) = (header.charged.load(Ordering::Relaxed), charged.sum::<i64>());
+    if all != sum {
+        look.problems.insert(format!(
+            "the tree is charged {} pages more than its processes",
+            all - sum
+        ));
+    }
 }
 
 fn is_gone(pool: &Pool, index: u16) -> bool {
@@ -209,10 +226,12 @@ fn is_gone(pool: &Pool, index: u16) -> bool {
 mod tests {
     use super::*;
     use crate::cleanup;
-    use crate::pool::Geometry;
+    use crate::pool::{Geometry, STATES_LEN};
+    use farpage_core::page_state::PageState;
     use farpage_core::slots::Request;
     use farpage_core::zpool::{Handle, ZpoolHints};
     use std::fs::OpenOptions;
+    use std::os::unix::fs::FileExt;
 
     const DEAD: u16 = 5;
     const ALIVE: u16 = 6;
@@ -377,6 +396,76 @@ mod tests {
             }
             tree.clean_up_and_check();
         }
+    }
+
+    /// Killed between the change of a page's word and the put of its slot: nobody holds the reference, and the supervisor
+    /// puts it when nobody else is in between. A slot once stayed used for ever, with its content.
+    #[test]
+    fn killed_before_a_put() {
+        let (tree, slot) = Tree::filled();
+        let entries = tree.pool.processes();
+        core::mem::forget(entries[usize::from(DEAD)].puts.begin());
+        tree.name(DEAD, 0, PageState::resident());
+        tree.name(DEAD, 7, PageState::resident());
+        let busy = entries[usize::from(ALIVE)].puts.begin();
+        cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+        let lost = BTreeSet::from([(slot, 1), (slot + 7, 1)]);
+        recount::mend(&tree.pool, tree.fd);
+        assert_eq!(
+            tree.look().lost,
+            lost,
+            "the living may be in the middle of this put"
+        );
+        drop(busy);
+        let forks = entries[usize::from(ALIVE)].moves.begin();
+        recount::mend(&tree.pool, tree.fd);
+        assert_eq!(tree.look().lost, lost, "or of counting a child's reference");
+        drop(forks);
+        recount::mend(&tree.pool, tree.fd);
+        let look = tree.look();
+        assert_eq!((look.lost, look.problems), (BTreeSet::new(), BTreeSet::new()));
+        assert_eq!((look.report.slots, look.report.references), (1, 1));
+    }
+
+    /// Killed between the reservation and the claim of an object, between the two steps of its return, before it told that a
+    /// zpage is in use no more.
+    #[test]
+    fn killed_while_taking_and_freeing_objects() {
+        let (tree, slot) = Tree::filled();
+        let words = tree.pool.zpool();
+        let zpage = words.objects(0).count();
+        assert_eq!(zpage, 4);
+        let at = words.descs[0].load(Ordering::Relaxed);
+        words.descs[0].store(at + (3 << 9), Ordering::Relaxed);
+        words.used.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(tree.problems().len(), 2);
+        core::mem::forget(tree.pool.processes()[usize::from(DEAD)].objects.begin());
+        cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+        recount::mend(&tree.pool, tree.fd);
+        assert_eq!(tree.problems(), Vec::<String>::new());
+        assert_eq!(
+            words.objects(0).map(|(_, owner)| owner).collect::<Vec<_>>(),
+            [slot + 7]
+        );
+    }
+
+    /// Killed between taking a cluster off the queue of writeback and locking it: nobody would ever come to it again.
+    #[test]
+    fn killed_with_a_cluster_off_the_queue() {
+        let tree = Tree::new();
+        let slot = tree.take(DEAD, CLUSTER_SLOTS);
+        for i in 0..CLUSTER_SLOTS as u32 {
+            tree.fill(ALIVE, u64::from(i), slot + i, Backing::Device { crc: i });
+        }
+        assert_eq!(tree.problems(), Vec::<String>::new());
+        let off = tree.pool.slots().lock_oldest(DEAD).unwrap();
+        tree.pool.slots().unlock_again(off);
+        let queue = tree.pool.layout().fifo;
+        tree.file.write_all_at(&2u64.to_le_bytes(), queue).unwrap();
+        assert_eq!(tree.problems().len(), 1);
+        cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+        recount::mend(&tree.pool, tree.fd);
+        assert_eq!(tree.problems(), Vec::<String>::new());
     }
 
     /// Killed in the middle of a write-back: words exchanged, objects not freed. Another process freed slots meanwhile.

@@ -3,7 +3,7 @@
 //! Its page states name its references: each swapped page's slot is put. Slots it was filling or freeing are *busy* and name
 //! it as owner, clusters it was working on are locked with its name: compressed objects that such a slot, or a write-back cut short, has left
 //! over are found by the slot number that they carry. Last, those clusters are mended: count and lists are made anew from the slots. Between the store of a new page state
-//! and the put of the old slot a kill can leave one reference too many (never one too few): that slot stays used until the tree ends.
+//! and the put of the old slot a kill can leave one reference too many (never one too few): the supervisor counts again (`recount`).
 //!
 //! # Safety
 //! Page states of a process that is gone (or is this one, before it manages anything) have no other user.
@@ -12,6 +12,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::slots::Slots;
 use farpage_core::swap_table::{SlotKind, SlotWord};
@@ -19,6 +20,7 @@ use farpage_core::units::PAGE_SIZE;
 
 use crate::cow;
 use crate::pool::{Pool, STATES_LEN, entry_state};
+use crate::recount;
 use crate::sys;
 use crate::tiers;
 
@@ -29,19 +31,24 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     let entry = &pool.processes()[index];
     let state = entry.state.load(Ordering::Relaxed);
     let occupied = matches!(state, entry_state::EMBRYO | entry_state::LIVE);
-    // One cleaner only.
-    let claim = || {
+    let is_meant = || entry.born_ns.load(Ordering::Relaxed) == born_ns;
+    let mine = entry_state::cleaned_by(sys::getpid());
+    let exchange = |from, to| {
         entry
             .state
-            .compare_exchange(state, entry_state::CLEANING, Ordering::Acquire, Ordering::Relaxed)
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
     };
-    if !occupied || claim().is_err() {
+    // One cleaner only.
+    if !occupied || !is_meant() || exchange(state, mine).is_err() {
         return;
     }
-    if entry.born_ns.load(Ordering::Relaxed) != born_ns {
-        entry.state.store(state, Ordering::Release);
+    if !is_meant() {
+        // Given back, unless the process has come to life meanwhile and says so itself.
+        let _ = exchange(mine, state);
         return;
     }
+    kill_point!("clean-claimed");
+    let header = pool.header();
     if entry.active.load(Ordering::Relaxed) != 0 {
         if !put_slots(pool, pool_fd, index) {
             // No memory to look at its words now: the entry stays taken, or the next process would find them.
@@ -53,8 +60,12 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
             free_slots(pool, pool_fd, index as u16);
         }
         release_zpages(pool, index as u16);
+        header.recount.fetch_or(recount::GONE, Ordering::Relaxed);
     }
-    let header = pool.header();
+    let steps = [&entry.puts, &entry.moves, &entry.objects];
+    if steps.into_iter().filter(|steps| steps.bury()).count() > 0 {
+        header.recount.fetch_or(recount::IN_A_STEP, Ordering::Relaxed);
+    }
     // What its children share with it stays in RAM, and is theirs alone from now on.
     for child in cow::children(pool.processes(), index as u16) {
         child.pay(header, i64::MAX);
@@ -78,10 +89,24 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     entry.active.store(0, Ordering::Relaxed);
     entry.wanted.store(0, Ordering::Relaxed);
     entry.execing.store(0, Ordering::Relaxed);
-    entry.start_time.store(0, Ordering::Relaxed);
     entry.born_ns.store(0, Ordering::Relaxed);
     entry.pid.store(0, Ordering::Relaxed);
     entry.state.store(entry_state::FREE, Ordering::Release);
+}
+
+/// The entry `index` is being cleaned up after by a process that is gone: what it had not come to is done again.
+pub fn take_over(pool: &Pool, pool_fd: i32, index: usize, state: u32) {
+    let entry = &pool.processes()[index];
+    // It may have died between a word and the put of its slot.
+    pool.header()
+        .recount
+        .fetch_or(recount::IN_A_STEP, Ordering::Relaxed);
+    let again = entry
+        .state
+        .compare_exchange(state, entry_state::LIVE, Ordering::Acquire, Ordering::Relaxed);
+    if again.is_ok() {
+        return_everything(pool, pool_fd, index, entry.born_ns.load(Ordering::Relaxed));
+    }
 }
 
 /// Puts the slot of every swapped page, then gives the page states' memory back. False: they could not be mapped.
@@ -98,6 +123,7 @@ fn put_slots(pool: &Pool, pool_fd: i32, index: usize) -> bool {
             let word = unsafe { &*((window + offset) as *const AtomicU64) };
             let state = PageState(word.swap(0, Ordering::Relaxed));
             if state.kind() == Kind::Swapped {
+                kill_point!("clean-put");
                 put(pool, state.slot(), index as u16);
             }
         }
@@ -121,7 +147,7 @@ pub(crate) fn next_data(fd: i32, at: u64, end: u64) -> Option<(u64, u64)> {
     Some((from, to))
 }
 
-fn put(pool: &Pool, slot: u32, owner: u16) {
+pub(crate) fn put(pool: &Pool, slot: u32, owner: u16) {
     // A busy slot was being filled by the dead process: free_busy deals with it. Any other surprise costs a slot, not the tree.
     if let Ok(Some(backing)) = pool.swap_table().put(slot, owner) {
         tiers::free_backing(pool, slot, backing, owner);

@@ -20,6 +20,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
+use farpage_core::kill_point;
 use farpage_core::page_state::Kind;
 use farpage_core::stats::Counter;
 
@@ -63,6 +64,7 @@ pub fn before_clone(mm: &Mm, resident: i64, frames: i64, headroom: i64) -> i64 {
             bare += offer(mm, window);
         }
         protect_chunk(mm, chunk);
+        kill_point!("cow-protected");
     });
     bare
 }
@@ -108,6 +110,7 @@ fn offer(mm: &Mm, window: u64) -> i64 {
         return 0;
     }
     fence(Ordering::SeqCst);
+    kill_point!("cow-marked");
     let (mut resident, mut pinned) = (0, false);
     for page in window..window + WINDOW {
         let state = mm.load(page);
@@ -174,8 +177,10 @@ pub fn lift(mm: &Mm, page: u64) {
             let _ = set(mm, page, 1, false);
         });
     }
+    kill_point!("cow-lifted");
     // Only after the kernel's part: who finds the bit cleared may write at once. One thread clears it and pays.
     if mm.chunk(window).fetch_and(!bit_of(window), Ordering::SeqCst) & bit_of(window) != 0 {
+        kill_point!("cow-cleared");
         let resident = (window..window + WINDOW).filter(|&page| mm.load(page).kind() == Kind::Resident);
         pay(mm, resident.count() as i64);
     }

@@ -8,6 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
+use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::{Counter, Source};
 
@@ -111,6 +112,7 @@ fn zero_fill(mm: &Mm, page: u64, seen: PageState) -> Filled {
         }
     }
     let installed = install_zeros(mm, page, run);
+    kill_point!("zero-copied");
     if installed > 0 {
         // Counted before they are unlocked: a page may be evicted from then on, and a count below zero would borrow from
         // the flags beside it (a chunk once lost its mark that way, and a forked child its pages).
@@ -182,6 +184,7 @@ fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
     if outcome == Outcome::NotManaged {
         return Some(Err(outcome));
     }
+    kill_point!("frame-copied");
     mm.count_resident(page, 1);
     mm.unlock(
         page,

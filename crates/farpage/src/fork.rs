@@ -14,6 +14,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::range_map::{Range, RangeMap};
 use farpage_core::stats::Counter;
@@ -101,15 +102,18 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
         return -(libc::EAGAIN as i64);
     };
     let child = &mm.pool().processes()[index];
+    kill_point!("fork-entry");
     let born_ns = child.born_ns.load(Ordering::Relaxed);
     child.parent.store(u32::from(mm.owner()) + 1, Ordering::Relaxed);
     child.forking.store(1, Ordering::Release);
     // Before the first of its words is written: from now on they are to be cleaned up after.
     child.active.store(1, Ordering::Relaxed);
+    kill_point!("fork-marked");
     if copy_states(mm, index, child).is_err() {
         cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index, born_ns);
         return -(libc::ENOMEM as i64);
     }
+    kill_point!("fork-ready");
     // Held across the clone, so that the child finds no lock held by a thread it does not have.
     let (maps, not_inherited) = (mm.maps.lock(), NOT_INHERITED.lock());
     // The child runs on a copy of this very stack, whatever stack was asked for (see on_dispatch).
@@ -128,11 +132,13 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
             ]),
         },
         1.. => {
+            kill_point!("fork-returned");
             // The child may have lived and died by now. Its entry waits for this, so that the number is not written into
             // that of another process (whose pages were then given up as those of a dead one).
             let _ = child
                 .pid
                 .compare_exchange(0, pid as i32, Ordering::Relaxed, Ordering::Relaxed);
+            kill_point!("fork-known");
             child.forking.store(0, Ordering::Release);
             pid
         }
@@ -152,6 +158,7 @@ pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
             .is_ok()
     };
     let index = pool.processes().iter().position(free)?;
+    kill_point!("entry-taken");
     pool.processes()[index]
         .born_ns
         .store(sys::now_ns(), Ordering::Relaxed);
@@ -162,6 +169,8 @@ pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
 fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     let window = mm.pool().map_states(mm.fd(fd::POOL), index, None)?;
     let table = mm.pool().swap_table();
+    // A slot counts the child's reference before the child's word names it.
+    let step = mm.entry().moves.begin();
     let mut shared = 0;
     let top = mm.top_page.load(Ordering::Relaxed);
     let mut page = 0;
@@ -180,12 +189,15 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
                     tiers::stop(&impossible);
                 }
                 shared += 1;
+                kill_point!("fork-dup");
             }
             // SAFETY: the window covers all managed pages; the entry is ours until the child lives.
             unsafe { ((window + page * 8) as *mut u64).write_volatile(state.raw()) };
         }
         page += CHUNK_PAGES;
     }
+    drop(step);
+    kill_point!("fork-copied");
     // SAFETY: mapped above.
     let _ = unsafe { sys::munmap(window, STATES_LEN) };
     mm.header().count(Counter::ForkShared, shared);
@@ -199,6 +211,7 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     let at_once = cow::before_clone(mm, resident, frames, thread::headroom(mm));
     cow::reserve_for_child(mm);
     child.owed.store(resident + frames, Ordering::Relaxed);
+    kill_point!("fork-owed");
     child.pay(mm.header(), at_once);
     mm.has_debtors.store(1, Ordering::Relaxed);
     let committed = parent.committed.load(Ordering::Relaxed);
@@ -214,13 +227,17 @@ fn inherited(state: PageState) -> PageState {
 }
 
 fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
+    kill_point!("fork-born");
     mm.gate.forget_others();
     mm.remap_states(index as u32)?;
+    kill_point!("fork-mapped");
     activate::open_userfaultfd(mm)?;
     activate::register_all(mm)?;
+    kill_point!("fork-registered");
     cow::after_clone(mm);
     child.pid.store(sys::getpid(), Ordering::Relaxed);
     child.state.store(entry_state::LIVE, Ordering::Release);
+    kill_point!("fork-alive");
     mm.fork_lock.store(0, Ordering::Relaxed);
     mm.forget_waiters();
     mm.reclaimer.store(0, Ordering::Relaxed);

@@ -5,6 +5,8 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
+use farpage_core::kill_point;
+
 use crate::cleanup;
 use crate::fork;
 use crate::mm::{self, fd, mode};
@@ -27,6 +29,11 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
         return;
     };
     let Some(pool) = Pool::attach(pool_fd) else { return };
+    #[cfg(feature = "kill-points")]
+    // SAFETY: as promised by the caller.
+    if let Some(points) = unsafe { find(environment, crate::kill::ENV_KILL_AT) } {
+        crate::kill::arm(&pool, points);
+    }
     let index = own_entry(&pool, pool_fd).unwrap_or(MAX_PROCESSES);
     if mm::init(pool, index as u32).is_err() {
         return;
@@ -69,12 +76,20 @@ fn own_entry(pool: &Pool, pool_fd: i32) -> Option<usize> {
     }
     let index = fork::take_entry(pool, entry_state::EMBRYO)?;
     let entry = &pool.processes()[index];
+    kill_point!("join-entry");
     entry.pid.store(pid, Ordering::Relaxed);
+    kill_point!("join-named");
     entry.state.store(entry_state::LIVE, Ordering::Release);
     Some(index)
 }
 
 unsafe fn find_number(environment: *const *const libc::c_char, name: &CStr) -> Option<i32> {
+    // SAFETY: as promised by the caller.
+    unsafe { find(environment, name) }?.parse().ok()
+}
+
+/// The value of a variable.
+unsafe fn find(environment: *const *const libc::c_char, name: &CStr) -> Option<&'static str> {
     let name = name.to_bytes();
     let mut at = environment;
     loop {
@@ -86,7 +101,7 @@ unsafe fn find_number(environment: *const *const libc::c_char, name: &CStr) -> O
         // SAFETY: entries are C strings.
         let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
         if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
-            return core::str::from_utf8(value).ok()?.parse().ok();
+            return core::str::from_utf8(value).ok();
         }
         // SAFETY: not at the end yet.
         at = unsafe { at.add(1) };

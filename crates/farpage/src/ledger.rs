@@ -11,7 +11,8 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::ZPAGE_BYTES;
 
 use crate::cleanup;
-use crate::pool::{Pool, ProcEntry, entry_state};
+use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state};
+use crate::recount;
 use crate::sys;
 
 /// An entry taken by a parent whose child never came to life.
@@ -20,6 +21,11 @@ const EMBRYO_MAX_NS: u64 = 10_000_000_000;
 const SHARE_EVERY_NS: u64 = 100_000_000;
 /// Reading shares takes at most one part in so many of the time.
 const SHARE_COST: u64 = 50;
+
+/// Counting again takes at most one part in so many of the time.
+const RECOUNT_COST: u64 = 20;
+/// A difference between what the tree and what its processes are charged is a dead one's after so many ticks.
+const DRIFT_TICKS: u32 = 8;
 
 const ZPAGE_PAGES: i64 = (ZPAGE_BYTES / PAGE_SIZE) as i64;
 
@@ -44,6 +50,13 @@ pub struct Ledger {
     entries: usize,
     /// Whether that number changed then: shares of those that stay have changed with it.
     changed: bool,
+    /// What the tree was last seen to be charged more than its processes, and at how many ticks in a row.
+    drift: (i64, u32),
+    /// By entry: of the life that was taken at the first, field 22 of /proc/PID/stat, so that a reused pid is not taken for it. Kept
+    /// here: written into the entry it once came to the next process there, which was buried alive for being another.
+    starts: Vec<(u64, u64)>,
+    /// When what a death left is next counted again, if anything is.
+    recount_ns: u64,
 }
 
 /// One process as /proc shows it, in pages.
@@ -63,6 +76,9 @@ impl Ledger {
             live: 0,
             entries: 0,
             changed: false,
+            drift: (0, 0),
+            starts: vec![(0, 0); MAX_PROCESSES],
+            recount_ns: 0,
         }
     }
 
@@ -85,9 +101,16 @@ impl Ledger {
         self.live = 0;
         for index in 0..self.pool.processes().len() {
             let entry = &self.pool.processes()[index];
-            let state = entry.state.load(Ordering::Acquire);
-            // 0: taken a moment ago, the time is about to be written.
+            // The life that is looked at, read first: should the entry be given up and taken anew from here on, nothing is done
+            // to it. 0: taken a moment ago, the time is about to be written.
             let born = entry.born_ns.load(Ordering::Acquire);
+            let state = entry.state.load(Ordering::Acquire);
+            if let Some(cleaner) = entry_state::cleaner(state)
+                && see(cleaner).is_some_and(|seen| seen.gone)
+            {
+                cleanup::take_over(&self.pool, self.pool_fd, index, state);
+                continue;
+            }
             let old = born != 0 && now.saturating_sub(born) > EMBRYO_MAX_NS;
             let unborn = entry.pid.load(Ordering::Relaxed) == 0 && old;
             if entry.forking.load(Ordering::Acquire) != 0 {
@@ -109,33 +132,58 @@ impl Ledger {
             if !lives {
                 continue;
             }
-            if let Some(pages) = self.look_at(index, entry, now) {
+            if let Some(pages) = self.look_at(index, born, now) {
                 self.live += 1;
                 uncharged += pages.0;
                 unmanaged += pages.1;
             }
         }
+        if now >= self.recount_ns {
+            let start = sys::now_ns();
+            recount::mend(&self.pool, self.pool_fd);
+            self.recount_ns = start + (sys::now_ns() - start) * RECOUNT_COST;
+        }
+        self.mend_charges();
         self.shares
             .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);
         self.changed = self.live != self.entries;
         self.set_limit(unmanaged.max(uncharged) + own_pages());
     }
 
+    /// A process killed between its own charge and the tree's leaves the two apart. So does one that is in between, but not for
+    /// long; should it be stopped there for longer, what was mended wrongly is mended back once it has gone on.
+    fn mend_charges(&mut self) {
+        let header = self.pool.header();
+        let charged = |entry: &ProcEntry| entry.charged.load(Ordering::Relaxed);
+        let sum: i64 = self.pool.processes().iter().map(charged).sum();
+        let drift = header.charged.load(Ordering::Relaxed) - sum;
+        let ticks = if drift == self.drift.0 {
+            self.drift.1 + 1
+        } else {
+            1
+        };
+        self.drift = (drift, ticks);
+        if drift != 0 && ticks >= DRIFT_TICKS {
+            header.charged.fetch_sub(drift, Ordering::Relaxed);
+            self.drift = (0, 0);
+        }
+    }
+
     /// Unmanaged pages of a process, in both views; `None` if it was found dead and cleaned up.
-    fn look_at(&mut self, index: usize, entry: &ProcEntry, now: u64) -> Option<(i64, i64)> {
-        let born = entry.born_ns.load(Ordering::Relaxed);
+    fn look_at(&mut self, index: usize, born: u64, now: u64) -> Option<(i64, i64)> {
+        let entry = &self.pool.processes()[index];
         let pid = entry.pid.load(Ordering::Relaxed);
         let Some(seen) = see(pid) else {
             let before = entry.unmanaged.load(Ordering::Relaxed);
             return Some((before, before));
         };
-        let known = entry.start_time.load(Ordering::Relaxed);
-        let replaced = known != 0 && known != seen.start_time;
+        let known = &mut self.starts[index];
+        let replaced = known.0 == born && known.1 != seen.start_time;
         if seen.gone || replaced || left_by_exec(entry, pid) {
             cleanup::return_everything(&self.pool, self.pool_fd, index, born);
             return None;
         }
-        entry.start_time.store(seen.start_time, Ordering::Relaxed);
+        *known = (born, seen.start_time);
         let (uncharged, unmanaged) = self.unmanaged(entry, pid, seen.anon, now);
         let before = entry.unmanaged.swap(unmanaged, Ordering::Relaxed);
         self.pool
@@ -337,6 +385,69 @@ mod tests {
         entry.born_ns.store(seen + 1, Ordering::Relaxed);
         cleanup::return_everything(&pool, ledger.pool_fd, index, seen);
         assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::LIVE);
+    }
+
+    /// A new image that empties the entry of the one before can be killed while it does: the entry once stayed as it was for ever.
+    #[test]
+    fn what_a_dead_cleaner_left_is_cleaned_up() {
+        let mut ledger = tree();
+        let pool = *ledger.pool();
+        let index = take_entry(&pool, entry_state::LIVE).unwrap();
+        let entry = &pool.processes()[index];
+        entry.pid.store(dead_pid(), Ordering::Relaxed);
+        entry.charge(pool.header(), 7);
+        let cleaning = entry_state::cleaned_by(sys::getpid());
+        entry.state.store(cleaning, Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), cleaning, "its cleaner lives");
+        entry
+            .state
+            .store(entry_state::cleaned_by(dead_pid()), Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
+        assert_eq!(pool.header().charged.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_charge_that_no_process_has_is_taken_back() {
+        let mut ledger = tree();
+        let header = ledger.pool().header();
+        header.charged.store(3, Ordering::Relaxed);
+        for _ in 1..DRIFT_TICKS {
+            ledger.tick();
+            assert_eq!(
+                header.charged.load(Ordering::Relaxed),
+                3,
+                "somebody may be in between"
+            );
+        }
+        ledger.tick();
+        assert_eq!(header.charged.load(Ordering::Relaxed), 0);
+    }
+
+    /// A new image gave the old entry up and another process took it while the supervisor looked at the old life.
+    #[test]
+    fn a_start_time_is_that_of_one_life() {
+        let mut ledger = tree();
+        let pool = *ledger.pool();
+        let index = take_entry(&pool, entry_state::LIVE).unwrap();
+        let entry = &pool.processes()[index];
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        entry.pid.store(1, Ordering::Relaxed);
+        ledger.tick();
+        entry.pid.store(other.id() as i32, Ordering::Relaxed);
+        entry.born_ns.fetch_add(1, Ordering::Relaxed);
+        ledger.tick();
+        assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::LIVE);
+        entry.pid.store(1, Ordering::Relaxed);
+        ledger.tick();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(
+            entry.state.load(Ordering::Relaxed),
+            entry_state::FREE,
+            "a pid used anew"
+        );
     }
 
     #[test]

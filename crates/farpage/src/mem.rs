@@ -10,6 +10,7 @@
 
 use core::sync::atomic::Ordering;
 
+use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 
 use crate::activate;
@@ -132,6 +133,7 @@ pub fn room_for(mm: &Mm, len: u64) -> bool {
 /// Counts memory that became (or ceased to be) writable; the sum decides when processes become active.
 pub fn commit(mm: &Mm, bytes: i64) {
     mm.header().committed.fetch_add(bytes, Ordering::Relaxed);
+    kill_point!("commit-half");
     if let Some(entry) = mm.entry_opt() {
         entry.committed.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -282,8 +284,11 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
         match state.kind() {
             Kind::Resident => resident += 1,
             Kind::Swapped => {
-                word.store(state.replace(PageState::untouched()).raw(), Ordering::Release);
-                tiers::put(mm, state.slot());
+                tiers::leave(mm, state.slot(), || {
+                    word.store(state.replace(PageState::untouched()).raw(), Ordering::Release);
+                    kill_point!("discard-worded");
+                });
+                kill_point!("discard-put");
             }
             _ => {}
         }
@@ -320,6 +325,7 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
     // SAFETY: the program's own request. First the kernel: if it refuses, nothing has changed.
     let result = unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
     if result == 0 {
+        kill_point!("munmap-unmapped");
         discard_mapping(mm, lo, hi, &alone);
         forget(mm, lo, hi);
         let committed = mm.entry_opt().map_or(0, |e| e.committed.load(Ordering::Relaxed));
@@ -571,6 +577,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         }
         return result;
     }
+    kill_point!("mremap-moved");
     if let Some(maps) = mm.maps.lock().as_mut() {
         let _ = maps.insert(new_lo, new_hi);
         if request.flags & libc::MREMAP_DONTUNMAP == 0 {
@@ -615,6 +622,7 @@ fn settle_frames(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) -> bool {
 
 /// Carries page states to the new place, chunk counts with them.
 fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
+    let _step = mm.entry().moves.begin();
     for i in 0..pages {
         let word = mm.word(from + i);
         let state = PageState(word.load(Ordering::Relaxed));
@@ -622,6 +630,7 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
             continue;
         }
         word.store(0, Ordering::Relaxed);
+        kill_point!("move-word");
         mm.word(to + i).store(state.with_pins(0).raw(), Ordering::Release);
         mm.chunk(to + i).fetch_or(TOUCHED, Ordering::Relaxed);
         if state.kind() == Kind::Resident {

@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, O
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{Device, DeviceState};
 use farpage_core::fifo::Fifo;
+use farpage_core::kill_point;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
 use farpage_core::slots::{self, Parts, Punch, Slots};
 use farpage_core::stats::{Counter, Histogram, Source};
@@ -24,6 +25,7 @@ use farpage_core::swap_table::SwapTable;
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 
+use crate::steps::Steps;
 use crate::sys::{self, Errno};
 
 /// First managed address, in every process.
@@ -189,6 +191,11 @@ pub struct Header {
     pub area: [Area; MAX_AREAS],
     pub counters: [AtomicU64; Counter::COUNT],
     pub latency: [[AtomicU64; Histogram::BUCKETS]; 4],
+    /// Not 0: a process was found dead in one of its steps, or a cleaner was; the supervisor is to count again (`recount`).
+    pub recount: AtomicU32,
+    /// Passes of each point of the test that kills.
+    #[cfg(feature = "kill-points")]
+    pub kill_passes: [AtomicU64; farpage_core::kill::POINTS.len()],
     layout: [AtomicU64; size_of::<Layout>() / 8],
 }
 
@@ -206,16 +213,30 @@ pub mod entry_state {
     /// Taken by a parent for a child that does not run yet.
     pub const EMBRYO: u32 = 1;
     pub const LIVE: u32 = 2;
-    /// The supervisor is returning what a dead process held.
+    /// What a dead process held is being returned; the cleaner's pid stands above these two bits.
     pub const CLEANING: u32 = 3;
+
+    /// The state in which `pid` cleans up.
+    #[must_use]
+    pub const fn cleaned_by(pid: i32) -> u32 {
+        CLEANING | (pid as u32) << 2
+    }
+
+    /// Who cleans up, if anybody does.
+    #[must_use]
+    pub const fn cleaner(state: u32) -> Option<i32> {
+        if state & 3 == CLEANING {
+            Some((state >> 2) as i32)
+        } else {
+            None
+        }
+    }
 }
 
 #[repr(C, align(128))]
 pub struct ProcEntry {
     pub state: AtomicU32,
     pub pid: AtomicI32,
-    /// Field 22 of /proc/PID/stat, so that a reused pid is not taken for this process.
-    pub start_time: AtomicU64,
     /// 1 once the process manages its memory.
     pub active: AtomicU32,
     /// 1 while the parent is in the fork that makes this process: until it knows the pid, nobody takes the entry for that of
@@ -236,6 +257,12 @@ pub struct ProcEntry {
     pub born_ns: AtomicU64,
     /// Pages that another process asks this one to bring in (see `remote`); 0: none.
     pub wanted: AtomicU64,
+    /// Steps from the change of a page's word to the put of the slot it named.
+    pub puts: Steps,
+    /// Steps in which slots gain references or names of slots change their place: fork, mremap.
+    pub moves: Steps,
+    /// Steps in which a compressed object is taken or given back.
+    pub objects: Steps,
 }
 
 /// A mapped pool.
@@ -485,13 +512,23 @@ impl ProcEntry {
     /// Counts pages that came or, negative, went.
     pub fn charge(&self, header: &Header, pages: i64) {
         self.charged.fetch_add(pages, Ordering::Relaxed);
+        kill_point!("charge-half");
         header.charged.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Charges up to `pages` of what is owed; how many.
+    /// Charges up to `pages` of what is owed; how many. Charged first, so that a death in between leaves too much charged to this
+    /// process, until it ends, and not too little.
     pub fn pay(&self, header: &Header, pages: i64) -> i64 {
-        let paid = self.take_owed(pages);
-        self.charge(header, paid);
+        let most = pages.min(self.owed.load(Ordering::Relaxed)).max(0);
+        if most == 0 {
+            return 0;
+        }
+        self.charge(header, most);
+        kill_point!("pay-charged");
+        let paid = self.take_owed(most);
+        if paid < most {
+            self.charge(header, paid - most);
+        }
         paid
     }
 

@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use farpage_core::kill_point;
 use farpage_core::readahead::{Direction, Window};
 
 use crate::gate::Spin;
@@ -204,6 +205,7 @@ fn serve_next(mm: &Mm) -> bool {
             None => return false,
         }
     };
+    kill_point!("prefetch-popped");
     loop {
         let _inside = mm.gate.shared();
         if !swapin::serve(mm, &mut request) {

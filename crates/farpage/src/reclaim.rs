@@ -12,6 +12,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
 
@@ -232,6 +233,7 @@ fn evict_window(mm: &Mm) -> u64 {
     let Some(block) = mm.frames.take_free() else {
         return 0;
     };
+    kill_point!("evict-block");
     let mut moved = evict_oldest(mm, block);
     if moved == 0 {
         moved = evict_swept(mm, block);
@@ -295,6 +297,7 @@ fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
     }
     let holes = lock_holes(mm, base, victims);
     let both = victims | holes;
+    kill_point!("evict-locked");
     let mut moved = 0u64;
     let mut at = 0;
     while at < BLOCK {
@@ -306,11 +309,14 @@ fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
         moved |= move_run(mm, base, block, at, len, victims);
         at += len;
     }
+    kill_point!("evict-moved");
     let count = u64::from((moved & victims).count_ones());
     settle(mm, base, block, victims, holes, moved & victims);
+    kill_point!("evict-worded");
     mm.header().count(Counter::Pgsteal, count);
     if count > 0 {
         mm.frames.push(block);
+        kill_point!("evict-queued");
     }
     count
 }
@@ -440,6 +446,7 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
         mm.entry().resident.fetch_sub(count, Ordering::Relaxed);
         mm.entry().frames.fetch_add(count, Ordering::Relaxed);
     }
+    kill_point!("evict-counted");
     for i in 0..BLOCK {
         let bit = 1u64 << i;
         if (victims | holes) & bit == 0 {
@@ -486,6 +493,7 @@ fn hold_in_window(mm: &Mm, page: u64, pages: u64, from: u64, sampled: u64) -> u6
         mm.frames.give_free(block);
         return 0;
     }
+    kill_point!("hold-copied");
     let info = &mm.frames.blocks[block as usize];
     info.base_page.store(page - at, Ordering::Relaxed);
     info.filled.store(mask(held) << at, Ordering::Relaxed);
@@ -493,10 +501,12 @@ fn hold_in_window(mm: &Mm, page: u64, pages: u64, from: u64, sampled: u64) -> u6
         .store((sampled & mask(held)) << at, Ordering::Relaxed);
     mm.entry().frames.fetch_add(held as i64, Ordering::Relaxed);
     mm.charge(held as i64);
+    kill_point!("hold-charged");
     for i in 0..held {
         let waiting = PageState::cached(block * BLOCK + at + i).with_readahead(true);
         mm.unlock(page + i, mm.load(page + i), waiting);
     }
+    kill_point!("hold-worded");
     mm.frames.push(block);
     held
 }
@@ -532,9 +542,11 @@ fn release_block(mm: &Mm, base: u64, block: u64, filled: u64) -> u64 {
     } else {
         bits(gone).for_each(|i| drop_frames(mm.frames.address(block * BLOCK + i), PAGE));
     }
+    kill_point!("frames-dropped");
     let count = i64::from(gone.count_ones());
     mm.entry().frames.fetch_sub(count, Ordering::Relaxed);
     mm.charge(-count);
+    kill_point!("frames-uncharged");
     if kept == 0 {
         mm.frames.give_free(block);
     } else {

@@ -8,6 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
+use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
 use farpage_core::swap_table::Backing;
@@ -53,6 +54,7 @@ fn store_zero(mm: &Mm, page: u64, frame: u64) -> bool {
     }
     let seen = mm.load(page);
     if seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked() && mm.try_lock(page, seen) {
+        kill_point!("store-zero");
         mm.unlock(page, seen, PageState::zero());
         mm.header().count(Counter::SwpoutZero, 1);
     }
@@ -77,7 +79,9 @@ fn store_small(
         return batch.for_file(mm, left);
     };
     let slot = batch.for_compressed(mm, left)?;
+    kill_point!("store-slot");
     if let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) {
+        kill_point!("store-compressed");
         hand_over(mm, page, frame, slot, backing);
         return None;
     }
@@ -98,14 +102,17 @@ fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
     let table = mm.pool().swap_table();
     let still = seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked();
     if still && mm.try_lock(page, seen) {
+        kill_point!("store-locked");
         let locked = mm.load(page);
         mm.word(page).store(
             locked.replace(PageState::swapped(slot)).locked().raw(),
             Ordering::Release,
         );
+        kill_point!("store-worded");
         if let Err(impossible) = table.publish(slot, backing) {
             tiers::stop(&impossible);
         }
+        kill_point!("store-published");
         mm.unlock(page, locked, PageState::swapped(slot));
     } else {
         tiers::free_backing(mm.pool(), slot, backing, mm.owner());
@@ -127,6 +134,7 @@ fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64, slots: &[u32; BLOCK as us
         let run = set(run.map(|(_, i)| i));
         let frame = |i: u64| block * BLOCK + i;
         if tiers::write_run(mm, bits(run).map(|i| mm.frames.address(frame(i))), first) {
+            kill_point!("store-written");
             for i in bits(run) {
                 let crc = tiers::checksum(mm.frames.address(frame(i)));
                 hand_over(mm, base + i, frame(i), slots[i as usize], Backing::Device { crc });

@@ -7,6 +7,7 @@
 
 use core::ops::Range;
 
+use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::readahead::{Direction, Order, Policy, hits};
 use farpage_core::stats::{Counter, Source};
@@ -43,6 +44,7 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
         return None;
     }
     let (mut span, ahead) = plan(mm, touch, seen);
+    kill_point!("swapin-locked");
     prefetch::ask(mm, ahead);
     let mut context = mm.context();
     let at = (page - span.start) as usize;
@@ -50,6 +52,7 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
         Ok(loaded) => loaded,
         Err(error) => tiers::refuse_page(error, address(page)),
     };
+    kill_point!("swapin-loaded");
     span.install(mm, loaded, Some(at), &context);
     if span.locked & 1 << at != 0 {
         let outcome = fault::install(mm, page, context.bounce[at].as_ptr() as u64, seen);
@@ -80,6 +83,7 @@ pub fn serve(mm: &Mm, request: &mut Request) -> bool {
     let mut span = Span::lock(mm, start, wanted, None);
     if span.locked != 0 {
         span.choose_held(mm, request, None);
+        kill_point!("prefetch-locked");
         let mut context = mm.context();
         span.bring_rest(mm, &mut context);
     }
@@ -258,6 +262,7 @@ impl Span {
             let to = address(self.start + (place + done) as u64);
             let pages = step.min(count - done);
             let copied = mm.uffd().copy(to, from, pages as u64 * PAGE);
+            kill_point!("swapin-copied");
             let arrived = (copied.bytes / PAGE) as usize;
             (place + done..place + done + arrived).for_each(|place| self.arrived(mm, place));
             done += arrived;
@@ -275,7 +280,10 @@ impl Span {
     fn hold(&mut self, mm: &Mm, place: usize, count: usize, context: &Context) -> usize {
         let page = self.start + place as u64;
         let from = context.bounce[place].as_ptr() as u64;
+        // The words are changed there: see tiers::leave.
+        let _step = mm.entry().puts.begin();
         let done = reclaim::hold(mm, page, count as u64, from, self.sampled >> place) as usize;
+        kill_point!("swapin-held");
         (place..place + done).for_each(|place| {
             tiers::put(mm, self.slots[place]);
             self.locked &= !(1 << place);
@@ -301,8 +309,11 @@ impl Span {
     fn arrived(&mut self, mm: &Mm, place: usize) {
         let page = self.start + place as u64;
         mm.count_resident(page, 1);
-        mm.unlock(page, mm.load(page), PageState::resident());
-        tiers::put(mm, self.slots[place]);
+        kill_point!("swapin-counted");
+        tiers::leave(mm, self.slots[place], || {
+            mm.unlock(page, mm.load(page), PageState::resident());
+            kill_point!("swapin-worded");
+        });
         self.locked &= !(1 << place);
     }
 

@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices;
+use farpage_core::kill_point;
 use farpage_core::slots::Slots;
 use farpage_core::stats::{Counter, Source};
 use farpage_core::swap_table::{Backing, Impossible};
@@ -301,6 +302,7 @@ pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context
     let zpool = mm.pool().zpool();
     let header = mm.header();
     let limit = header.zpages_limit.load(Ordering::Relaxed) as usize;
+    let _step = mm.entry().objects.begin();
     let handle = zpool.alloc(&mm.zhints, limit, page.length + HEADER_BYTES, slot)?;
     let at = mm.pool().zdata(zpool.offset(handle) as u64);
     // SAFETY: the object is ours until its slot is published; it has room for the header and `length` bytes.
@@ -385,16 +387,28 @@ pub fn count_locks(pool: &Pool, view: &Slots<'_, &Pool>) {
     }
 }
 
-/// Gives up one reference to `slot`; the last one frees what is behind it.
+/// Changes a page's word so that it names `slot` no more, then gives that reference up.
+pub fn leave(mm: &Mm, slot: u32, change: impl FnOnce()) {
+    // A death between the two leaves a reference that nobody holds: the supervisor counts again (`recount`).
+    let _step = mm.entry().puts.begin();
+    change();
+    put(mm, slot);
+}
+
+/// Gives up one reference to `slot`; the last one frees what is behind it. The caller is in a step of `ProcEntry::puts` that
+/// began before the word was changed.
 pub fn put(mm: &Mm, slot: u32) {
     match mm.pool().swap_table().put(slot, mm.owner()) {
         Ok(Some(backing)) => {
+            kill_point!("put-busy");
             free_backing(mm.pool(), slot, backing, mm.owner());
+            kill_point!("put-freed");
             release(mm, &[slot]);
         }
         Ok(None) => {}
         Err(impossible) => stop(&impossible),
     }
+    kill_point!("put-done");
 }
 
 /// Frees the storage behind a slot that has no reference left. The slot is still busy.
@@ -413,9 +427,13 @@ pub fn free_backing(pool: &Pool, slot: u32, backing: Backing, owner: u16) {
 
 /// Frees a compressed object, and its zpage's memory with the last one.
 pub fn free_object(pool: &Pool, handle: Handle, owner: u16) {
+    let entry = pool.processes().get(usize::from(owner));
+    let _step = entry.map(|entry| entry.objects.begin());
     match pool.zpool().free(handle, owner) {
         Ok(Some(zpage)) => {
+            kill_point!("zpool-emptying");
             pool.punch_zpage(zpage);
+            kill_point!("zpool-punched");
             pool.zpool().release_zpage(zpage);
         }
         Ok(None) => {}

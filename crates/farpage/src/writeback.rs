@@ -16,6 +16,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::kill_point;
 use farpage_core::stats::Counter;
 use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
 use farpage_core::units::PAGE_SIZE;
@@ -53,6 +54,7 @@ pub fn run(mm: &Mm) -> u64 {
         let Some(locked) = view.lock_oldest(mm.owner()) else {
             break;
         };
+        kill_point!("writeback-locked");
         let outcome = write_cluster(mm, locked.cluster(), pages);
         done += outcome.written;
         if outcome.again {
@@ -101,12 +103,14 @@ fn write_cluster(mm: &Mm, cluster: u32, pages: &mut Pages) -> Outcome {
             slot += 1;
             continue;
         }
+        kill_point!("writeback-gathered");
         let addresses = (0..count as u64).map(|i| pages.as_ptr() as u64 + i * PAGE);
         if !tiers::write_run(mm, addresses, slot) {
             outcome.again = true;
             outcome.failed = true;
             break;
         }
+        kill_point!("writeback-written");
         outcome.written += exchange(mm, slot, &seen[..count]);
         slot += count as u32;
     }
@@ -145,10 +149,12 @@ fn exchange(mm: &Mm, first: u32, seen: &[(SlotWord, u32)]) -> u64 {
         if !pool.swap_table().written_back(slot, word, crc) {
             continue;
         }
+        kill_point!("writeback-exchanged");
         moved += 1;
         if let Some(Backing::Compressed(handle)) = word.backing() {
             tiers::free_object(pool, handle, mm.owner());
         }
+        kill_point!("writeback-freed");
     }
     tiers::count_blocks(mm, first, moved);
     header.count(Counter::Zswpwb, moved);

@@ -4,6 +4,7 @@ use super::{Punch, SETS, Slots};
 use crate::bit_tree::BitTree;
 use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS};
 use crate::devices::{self, DeviceState};
+use crate::kill_point;
 use crate::swap_table::{SlotKind, SlotWord};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -51,6 +52,9 @@ impl<'a, P: Punch> Slots<'a, P> {
         tally.locks += u64::from(taken);
         tally.missed += u64::from(!taken);
         self.tally.set(tally);
+        if taken {
+            kill_point!("cluster-locked");
+        }
         taken.then_some(Locked {
             cluster,
             was,
@@ -83,9 +87,11 @@ impl<'a, P: Punch> Slots<'a, P> {
                 locked.now = locked.now.with_order(0);
                 if locked.was.count() != 0 || locked.stray {
                     self.punch.punch(cluster);
+                    kill_point!("cluster-punched");
                 }
             }
             self.relist(&locked, on);
+            kill_point!("cluster-relisted");
             let full = locked.now.list() == List::Full && on.list() != List::Full;
             if full && !locked.now.queued() && owner.is_some_and(|(_, device)| device.has_file) {
                 self.queue(&mut locked);
@@ -100,6 +106,7 @@ impl<'a, P: Punch> Slots<'a, P> {
                 done = Done::Freed;
             }
         }
+        kill_point!("cluster-unlocked");
         if let Some(state) = owner.and_then(|(index, _)| self.parts.states.get(index)) {
             steer(state, locked.was.count(), locked.now.count());
         }
@@ -108,7 +115,18 @@ impl<'a, P: Punch> Slots<'a, P> {
     /// The word says so after the cluster is there: a death in between leaves it there twice, never lost.
     fn queue(&self, locked: &mut Locked) {
         self.parts.fifo.push(locked.cluster);
+        kill_point!("cluster-queued");
         locked.now = locked.now.with_queued(true);
+    }
+
+    /// The clusters in the queue to be written back, as they are when looked at.
+    pub fn waiting(&self) -> impl Iterator<Item = u32> {
+        self.parts.fifo.waiting()
+    }
+
+    /// Puts a cluster into that queue; if it is there already it comes twice, which does no harm.
+    pub fn requeue(&self, cluster: u32) {
+        self.parts.fifo.push(cluster);
     }
 
     /// Locks the cluster that was filled longest ago, of those with a file. While it is held its slots' blocks
@@ -117,6 +135,7 @@ impl<'a, P: Punch> Slots<'a, P> {
     pub fn lock_oldest(&self, owner: u16) -> Option<Locked> {
         for _ in 0..OLDEST_TRIES {
             let cluster = self.parts.fifo.pop()?;
+            kill_point!("cluster-popped");
             if let Some(mut locked) = self.try_lock(cluster, owner) {
                 locked.now = locked.now.with_queued(false);
                 return Some(locked);

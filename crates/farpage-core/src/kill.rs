@@ -1,0 +1,181 @@
+//! Points between two instructions at which a test kills a process (`tests/real/kill_points_test.py`).
+//!
+//! [`kill_point!`](crate::kill_point) marks such a place by a name of [`POINTS`], which is checked when it is compiled. Without the
+//! feature `kill-points`, that is in every build but the test's, it is nothing. With it the engine is told of each pass
+//! through a point and may end its process there, as a SIGKILL that came at this instruction would.
+
+/// Every point there is. The test fails if one of them is never passed.
+pub const POINTS: [&str; 85] = [
+    // Clusters: allocation and free, with the cluster's lock held.
+    "cluster-locked",
+    "cluster-stored",
+    "cluster-freed",
+    "cluster-punched",
+    "cluster-relisted",
+    "cluster-queued",
+    "cluster-unlocked",
+    "cluster-current",
+    "cluster-popped",
+    // Compressed objects.
+    "zpool-reserved",
+    "zpool-raised",
+    "zpool-activated",
+    "zpool-claimed",
+    "zpool-cleared",
+    "zpool-emptying",
+    "zpool-punched",
+    "zpool-released",
+    // References of slots.
+    "put-busy",
+    "put-freed",
+    "put-done",
+    // A page comes: zeros, from its frame, from a tier.
+    "charge-half",
+    "zero-copied",
+    "frame-copied",
+    "swapin-locked",
+    "swapin-loaded",
+    "swapin-copied",
+    "swapin-counted",
+    "swapin-worded",
+    "swapin-held",
+    "prefetch-popped",
+    "prefetch-locked",
+    // A page goes: to a frame, to a tier.
+    "evict-block",
+    "evict-locked",
+    "evict-moved",
+    "evict-counted",
+    "evict-worded",
+    "evict-queued",
+    "hold-copied",
+    "hold-charged",
+    "hold-worded",
+    "store-zero",
+    "store-slot",
+    "store-compressed",
+    "store-written",
+    "store-locked",
+    "store-worded",
+    "store-published",
+    "frames-dropped",
+    "frames-uncharged",
+    // Compressed content goes to its block.
+    "writeback-locked",
+    "writeback-gathered",
+    "writeback-written",
+    "writeback-exchanged",
+    "writeback-freed",
+    // fork, in the parent and in the child, and what it shares.
+    "fork-entry",
+    "fork-marked",
+    "fork-dup",
+    "fork-copied",
+    "fork-owed",
+    "fork-ready",
+    "fork-returned",
+    "fork-known",
+    "fork-born",
+    "fork-mapped",
+    "fork-registered",
+    "fork-alive",
+    "cow-marked",
+    "cow-protected",
+    "cow-lifted",
+    "cow-cleared",
+    "pay-charged",
+    // Mappings.
+    "munmap-unmapped",
+    "discard-worded",
+    "discard-put",
+    "mremap-moved",
+    "move-word",
+    "commit-half",
+    // A process joins, and becomes active.
+    "entry-taken",
+    "join-entry",
+    "join-named",
+    "clean-claimed",
+    "clean-put",
+    "activate-marked",
+    "activate-registered",
+    "activate-adopted",
+];
+
+/// The place of a name in [`POINTS`].
+///
+/// # Panics
+/// When compiled: for a name that is not there.
+#[must_use]
+pub const fn index(name: &str) -> usize {
+    let mut at = 0;
+    while at < POINTS.len() {
+        if same(POINTS[at].as_bytes(), name.as_bytes()) {
+            return at;
+        }
+        at += 1;
+    }
+    panic!("a kill point that POINTS does not name")
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < a.len() {
+        if a[at] != b[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+/// A place where a process may be killed, by its name in [`kill::POINTS`](crate::kill::POINTS).
+#[macro_export]
+macro_rules! kill_point {
+    ($name:literal) => {{
+        const POINT: usize = $crate::kill::index($name);
+        $crate::kill::passed(POINT);
+    }};
+}
+
+/// Nothing: points are passed unseen.
+#[cfg(not(feature = "kill-points"))]
+#[inline(always)]
+pub const fn passed(_point: usize) {}
+
+#[cfg(feature = "kill-points")]
+mod hook {
+    extern crate std;
+    use std::sync::OnceLock;
+
+    static HOOK: OnceLock<fn(usize)> = OnceLock::new();
+
+    /// Has `hook` called with the index of each point that is passed from now on, wherever that is: in signal context too.
+    pub fn set_hook(hook: fn(usize)) {
+        let _ = HOOK.set(hook);
+    }
+
+    /// Tells the engine, if it asked for it.
+    pub fn passed(point: usize) {
+        if let Some(hook) = HOOK.get() {
+            hook(point);
+        }
+    }
+}
+#[cfg(feature = "kill-points")]
+pub use hook::{passed, set_hook};
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_point_has_one_name() {
+        for (at, name) in POINTS.iter().enumerate() {
+            assert_eq!(index(name), at, "{name} is there twice");
+        }
+    }
+}

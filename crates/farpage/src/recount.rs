@@ -1,0 +1,253 @@
+//! What only counting again can mend after a death, done by the supervisor.
+//!
+//! A process killed between the change of a page's word and the put of its slot leaves a reference that nobody holds; killed
+//! between the two steps of an object's taking or return, a zpage that counts one object too many. Whose the surplus is
+//! can't be seen in the words, only that it is there; and a living process in the middle of the same step makes
+//! the same difference. So each process tells when it is in between ([`Steps`](crate::steps::Steps)), and a difference is
+//! believed only if nobody was:
+//!
+//! 1. no slot gains a reference and no name of a slot changes its place meanwhile (`moves`), so of a slot that was backed
+//!    before the page states were read, the pages found to name it are all there are, or more; 2. its word was the same
+//!    before that and after every process was seen with no put under way: a put that was under way at the start, or begun
+//!    since, would have ended between and changed the word. What the slot counts above what was found is then nobody's, and
+//!    stays nobody's: it can be put at any time.
+//!
+//! Whatever disturbs a count puts it off to the next tick.
+//!
+//! # Safety
+//! One read of the pool's file into a buffer of this module.
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+
+use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::page_state::{Kind, PageState};
+use farpage_core::swap_table::SlotWord;
+
+use crate::cleanup::{self, next_data};
+use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, STATES_LEN, entry_state};
+use crate::steps::Steps;
+use crate::sys::{self, Errno};
+
+/// Bits of `Header::recount`: a process is gone that managed memory; one was in the middle of a step.
+pub const GONE: u32 = 1;
+pub const IN_A_STEP: u32 = 2;
+/// What the supervisor does itself is done in this name, which no process has.
+const SUPERVISOR: u16 = MAX_PROCESSES as u16;
+/// Looks at a process that has a step under way before the count is put off.
+const PATIENCE: usize = 1000;
+const BUFFER_BYTES: usize = 1 << 18;
+
+/// References found by cluster and place in it.
+pub type References = HashMap<u32, Box<[u16; CLUSTER_SLOTS]>>;
+
+/// Mends what the marked deaths left. What can't be told apart now from steps of the living is tried again when next called.
+pub fn mend(pool: &Pool, pool_fd: i32) {
+    let wanted = pool.header().recount.swap(0, Ordering::Relaxed);
+    if wanted & GONE != 0 {
+        requeue(pool);
+    }
+    if wanted & IN_A_STEP != 0 && !(put_lost(pool, pool_fd) && settle_objects(pool)) {
+        pool.header().recount.fetch_or(IN_A_STEP, Ordering::Relaxed);
+    }
+}
+
+/// Clusters whose word says that they wait to be written back and that are not in the queue: whoever took them off it died before he
+/// locked them. Coming twice does no harm.
+fn requeue(pool: &Pool) {
+    let slots = pool.slots();
+    let waiting: HashSet<u32> = slots.waiting().collect();
+    for cluster in used_clusters(pool) {
+        let word = slots.cluster_word(cluster);
+        if word.queued() && word.holder().is_none() && !waiting.contains(&cluster) {
+            slots.requeue(cluster);
+        }
+    }
+}
+
+/// The clusters that were ever used.
+pub fn used_clusters(pool: &Pool) -> impl Iterator<Item = u32> {
+    let devices = pool.devices().iter().zip(pool.device_states());
+    devices.flat_map(|(device, state)| {
+        let fresh = device.first_cluster + state.fresh.load(Ordering::Relaxed);
+        // The mark is moved on after the first cluster was taken, so the one at it may be in use.
+        device.first_cluster..(fresh + 1).min(device.end_cluster())
+    })
+}
+
+/// How many page states of all processes name each slot, locked or not.
+///
+/// # Errors
+/// The pool can't be read.
+pub fn references(pool: &Pool, pool_fd: i32) -> Result<(References, u64), Errno> {
+    let mut found = References::new();
+    let mut total = 0;
+    let mut buffer = vec![0u64; BUFFER_BYTES / 8];
+    for (index, entry) in pool.processes().iter().enumerate() {
+        if entry.state.load(Ordering::Acquire) == entry_state::FREE {
+            continue;
+        }
+        let mut at = pool.layout().states + index as u64 * STATES_LEN;
+        let end = at + STATES_LEN;
+        while let Some((from, to)) = next_data(pool_fd, at, end) {
+            at = (from + BUFFER_BYTES as u64).min(to);
+            let words = &mut buffer[..(at - from) as usize / 8];
+            read_words(pool_fd, words, from)?;
+            for state in words.iter().map(|word| PageState(*word)) {
+                if state.kind() == Kind::Swapped {
+                    let (cluster, place) = split(state.slot());
+                    let counts = found
+                        .entry(cluster)
+                        .or_insert_with(|| Box::new([0; CLUSTER_SLOTS]));
+                    counts[place] = counts[place].saturating_add(1);
+                    total += 1;
+                }
+            }
+        }
+    }
+    Ok((found, total))
+}
+
+fn split(slot: u32) -> (u32, usize) {
+    (slot / CLUSTER_SLOTS as u32, slot as usize % CLUSTER_SLOTS)
+}
+
+fn count_of(references: &mut References, slot: u32) -> &mut u16 {
+    let (cluster, place) = split(slot);
+    let counts = references.entry(cluster);
+    &mut counts.or_insert_with(|| Box::new([0; CLUSTER_SLOTS]))[place]
+}
+
+/// Of references, those to `slot`.
+#[must_use]
+pub fn held(references: &References, slot: u32) -> u16 {
+    let (cluster, place) = split(slot);
+    references.get(&cluster).map_or(0, |counts| counts[place])
+}
+
+/// Puts the references that nobody holds. False: it could not be told now.
+fn put_lost(pool: &Pool, pool_fd: i32) -> bool {
+    let entries = pool.processes();
+    let Some(before) = all_idle(entries, |entry| &entry.moves) else {
+        return false;
+    };
+    if someone_cleans(entries) {
+        return false;
+    }
+    // What the slots count is read first: whoever leaves one meanwhile is then missing among the pages, and the slot suspect
+    // for nothing; in the other order a slot that is left while the pages are read could hide what it has lost.
+    let counted = counts(pool);
+    let Ok((found, _)) = references(pool, pool_fd) else {
+        return false;
+    };
+    let table = pool.swap_table();
+    let suspects: Vec<(u32, SlotWord)> = used_slots(pool)
+        .filter(|slot| held(&counted, *slot) > held(&found, *slot))
+        .map(|slot| (slot, table.load(slot)))
+        .filter(|(_, word)| word.count() > 0)
+        .collect();
+    if suspects.is_empty() {
+        return all_idle(entries, |entry| &entry.moves) == Some(before);
+    }
+    drop((counted, found));
+    let Ok((found, _)) = references(pool, pool_fd) else {
+        return false;
+    };
+    if !each_idle_once(entries, |entry| &entry.puts) || someone_cleans(entries) {
+        return false;
+    }
+    let (sure, unsure): (Vec<_>, Vec<_>) = suspects
+        .into_iter()
+        .partition(|(slot, word)| table.load(*slot) == *word);
+    if all_idle(entries, |entry| &entry.moves) != Some(before) {
+        return false;
+    }
+    for (slot, word) in sure {
+        (held(&found, slot)..word.count()).for_each(|_| cleanup::put(pool, slot, SUPERVISOR));
+    }
+    unsure.is_empty()
+}
+
+/// What each slot counts.
+fn counts(pool: &Pool) -> References {
+    let mut counts = References::new();
+    for slot in used_slots(pool) {
+        let count = pool.swap_table().load(slot).count();
+        if count > 0 {
+            *count_of(&mut counts, slot) = count;
+        }
+    }
+    counts
+}
+
+/// The slots of clusters that have any in use.
+fn used_slots(pool: &Pool) -> impl Iterator<Item = u32> {
+    used_clusters(pool)
+        .filter(|cluster| pool.slots().cluster_word(*cluster).count() > 0)
+        .flat_map(|cluster| {
+            let first = cluster * CLUSTER_SLOTS as u32;
+            first..first + CLUSTER_SLOTS as u32
+        })
+}
+
+/// Zpages that count more objects than they have, and the count of zpages in use. False: it could not be told now.
+fn settle_objects(pool: &Pool) -> bool {
+    let (zpool, entries) = (pool.zpool(), pool.processes());
+    let mut all = true;
+    for zpage in 0..zpool.zpages() {
+        if zpool.overcounted(zpage).is_none() {
+            continue;
+        }
+        let Some(before) = all_idle(entries, |entry| &entry.objects) else {
+            return false;
+        };
+        let found = zpool.overcounted(zpage);
+        if all_idle(entries, |entry| &entry.objects) != Some(before) {
+            all = false;
+        } else if let Some((seen, objects)) = found
+            && let Some(empty) = zpool.settle(zpage, seen, objects, SUPERVISOR)
+        {
+            pool.punch_zpage(empty);
+            zpool.release_zpage(empty);
+        }
+    }
+    let Some(before) = all_idle(entries, |entry| &entry.objects) else {
+        return false;
+    };
+    let used = &pool.header().zpages_used;
+    let surplus = used.load(Ordering::Relaxed).saturating_sub(zpool.count_used());
+    if all_idle(entries, |entry| &entry.objects) != Some(before) {
+        return surplus == 0 && all;
+    }
+    used.fetch_sub(surplus, Ordering::Relaxed);
+    all
+}
+
+/// What all processes have begun, if nothing is under way.
+fn all_idle(entries: &[ProcEntry], steps: impl Fn(&ProcEntry) -> &Steps) -> Option<Vec<u64>> {
+    entries.iter().map(|entry| steps(entry).idle()).collect()
+}
+
+/// Whether each process was seen idle, at whatever time from the call on.
+fn each_idle_once(entries: &[ProcEntry], steps: impl Fn(&ProcEntry) -> &Steps) -> bool {
+    entries.iter().all(|entry| {
+        (0..PATIENCE).any(|_| {
+            let idle = steps(entry).idle().is_some();
+            core::hint::spin_loop();
+            idle
+        })
+    })
+}
+
+fn someone_cleans(entries: &[ProcEntry]) -> bool {
+    let state = |entry: &ProcEntry| entry.state.load(Ordering::SeqCst);
+    entries
+        .iter()
+        .any(|entry| entry_state::cleaner(state(entry)).is_some())
+}
+
+fn read_words(fd: i32, words: &mut [u64], from: u64) -> Result<(), Errno> {
+    // SAFETY: the buffer is ours and that long.
+    unsafe { sys::pread_all(fd, words.as_mut_ptr() as u64, size_of_val(words) as u64, from) }
+}

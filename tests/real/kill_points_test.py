@@ -1,0 +1,103 @@
+"""Processes killed at named points between two instructions (crates/farpage-core/src/kill.rs), in every critical section.
+
+A tree runs in which all tiers, fork, exec and mappings are at work; each armed point kills one process, whichever of the
+tree's (but the command) passes it for the n-th time. The rest must go on with the right bytes to its end, and then the
+pool must agree with itself, with no reference lost: `farpage check`. A point that nobody passed is a failure too.
+
+What it found, mended since:
+- a reference lost when a process died between a page's word and the put of its slot, and in fork and mremap between the
+  slot's count and the page's word: the supervisor counts again (`recount`);
+- an object that its zpage counted for ever (death between reserving and claiming it, or between the two steps of its
+  return), and a zpage counted as in use: counted again too;
+- a cluster taken off the queue of writeback by a process that died before it had locked it was never written back;
+- an entry whose cleaner (a new image after exec) died stayed half cleaned for ever, with all its slots;
+- a charge of the tree that no process had any more.
+"""
+
+import json
+import os
+import re
+import signal
+import time
+
+from common import ROOT, check
+from context import last_words, test
+from semantics import program
+
+KILL_FARPAGE = ROOT / "target/kill/kill/farpage"
+SOURCE = ROOT / "crates/farpage-core/src/kill.rs"
+# Points armed in one tree.
+TOGETHER = 15
+# The pass that kills. In the soak later ones too, which rarely passed points do not come to.
+PASS = 2
+LATER_PASSES = (17, 80)
+# Passed a few times only: killed at the first pass.
+SELDOM = {"cluster-popped", "join-entry", "join-named", "activate-marked", "activate-registered", "activate-adopted"}
+
+
+def points():
+    """The names in the one list there is."""
+    found = re.search(r"POINTS: \[&str; (\d+)\] = \[(.*?)\];", SOURCE.read_text(), re.DOTALL)
+    names = re.findall(r'^ +"([a-z-]+)",$', found[2], re.MULTILINE)
+    check(len(names) == int(found[1]), f"{SOURCE} lists {found[1]} points, {len(names)} could be read")
+    return names
+
+
+def killed_at(job):
+    return set(re.findall(r"^farpage: killed at ([a-z-]+)$", job.err.read_text(), re.MULTILINE))
+
+
+def until(job, what, said, seconds=60):
+    """Waits until `said()` is true; the error tells what never came."""
+    deadline = time.monotonic() + seconds
+    while not said():
+        check(job.process.poll() is None, f"{what}: ended with {job.process.poll()}: {last_words(job)}")
+        check(time.monotonic() < deadline, f"{what}: not within {seconds} s: {last_words(job)}")
+        time.sleep(0.05)
+
+
+def sound(context, job):
+    """Waits until the supervisor has buried the dead; the pool must be sound then, and nothing lost."""
+    deadline = time.monotonic() + 30
+    while True:
+        got = context.plain([KILL_FARPAGE, "check", job.process.pid, "--json"])
+        report = json.loads(got.out.splitlines()[-1])
+        if not report["problems"] and not report["lost_references"] and report["processes"] == 1:
+            return report
+        check(time.monotonic() < deadline, f"30 s after the last death: {report | {'problems': report['problems'][:5]}}")
+
+
+def run_tree(context, armed):
+    """One tree with the points of `armed` (name: pass); the names of those that killed."""
+    value = ",".join(f"{name}:{count}" for name, count in armed.items())
+    words = ["--swap", "compressed:6M", "--swap", "/var/tmp:1G"]
+    argv = [program("killpoints"), 64, 3, 4 if context.soak else 2]
+    with context.start(24, argv, timeout_s=240, extra=words, binary=KILL_FARPAGE, env={"FARPAGE_KILL_AT": value}) as job:
+        try:
+            until(job, "all children ended", lambda: "quiet" in job.out.read_text(), 180)
+            report = sound(context, job)
+            os.kill(job.process.pid, signal.SIGUSR1)
+            code = job.wait()
+            text = job.out.read_text()
+            check(code == 0 and "ok killpoints" in text and "FAIL" not in text, f"exit code {code}: {last_words(job)}")
+            check(report["slots"] > 1000, f"hardly anything was swapped: {report}")
+            context.finish(job)
+        except AssertionError as error:
+            raise AssertionError(f"FARPAGE_KILL_AT={value}, killed at {sorted(killed_at(job))}: {error}") from error
+        return killed_at(job)
+
+
+@test("kill-points", per_delivery=True)
+def kill_points(context):
+    """A process dies at each point; the rest goes on and the pool is sound afterwards."""
+    check(os.access(KILL_FARPAGE, os.X_OK), f"{KILL_FARPAGE} is missing: make kill-build")
+    names = points()
+    together = 1 if context.soak else TOGETHER
+    batches = [names[at : at + together] for at in range(0, len(names), together)]
+    never = set(names)
+    for batch in batches:
+        never -= run_tree(context, {name: 1 if name in SELDOM else PASS for name in batch})
+    check(not never, f"points that nobody passed: {sorted(never)}")
+    for count in LATER_PASSES if context.soak else ():
+        for batch in batches:
+            run_tree(context, {name: count for name in batch})
