@@ -63,6 +63,8 @@ pub enum List {
     Frag,
     /// Every slot is used.
     Full,
+    /// No slot is used, and the device has not been told that it may forget the blocks.
+    Discard,
     /// Not a list.
     Invalid,
 }
@@ -118,6 +120,7 @@ impl ClusterWord {
             1 => List::Nonfull,
             2 => List::Frag,
             3 => List::Full,
+            4 => List::Discard,
             _ => List::Invalid,
         }
     }
@@ -193,8 +196,10 @@ impl ClusterWord {
     /// of their own order.
     #[must_use]
     pub const fn usable(self, order: usize) -> bool {
-        matches!(self.list(), List::Free | List::Nonfull | List::Frag)
-            && (order == 0 || self.count() == 0 || self.order() == order)
+        matches!(
+            self.list(),
+            List::Free | List::Nonfull | List::Frag | List::Discard
+        ) && (order == 0 || self.count() == 0 || self.order() == order)
     }
 
     /// Where a cluster with room for `capacity` slots belongs after an allocation (`taking`) or a free.

@@ -24,6 +24,10 @@ pub struct Device {
     pub priority: i32,
     /// Whether the slots have blocks to write to.
     pub has_file: bool,
+    /// Whether seeks are dear: all CPUs then allocate side by side.
+    pub rotates: bool,
+    /// Whether it wants to be told of blocks that hold nothing any more ([`crate::slots::Slots::lock_discard`]).
+    pub discards: bool,
 }
 
 impl Device {
@@ -113,6 +117,7 @@ mod tests {
             slots: 1000,
             priority: 0,
             has_file: true,
+            ..Device::default()
         };
         assert_eq!((device.clusters(), device.end_cluster()), (2, 5));
         assert!(!device.owns(2) && device.owns(3) && device.owns(4) && !device.owns(5));

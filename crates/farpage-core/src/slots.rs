@@ -15,6 +15,9 @@
 //! the longest: a device with scattered holes gives its long runs first, and the short ones may grow meanwhile.
 //! What is left of a cluster that was filled from front to end is used up however short it is.
 //!
+//! A device that wants to be told of empty blocks has its emptied clusters listed apart: they are taken before free
+//! ones, which spares it the telling, and whoever has time tells it of the others ([`Slots::lock_discard`]).
+//!
 //! A cluster whose lock is held is skipped. So two CPUs share no lock unless free clusters have run out, and
 //! a lock left by a dead process costs its cluster until [`Slots::mend`].
 //!
@@ -39,8 +42,8 @@ use crate::sync::{AtomicU64, Ordering};
 pub const CPUS: usize = if cfg!(all(test, loom)) { 2 } else { 256 };
 /// Words per CPU in [`Parts::current`]: one per order and class of device, rounded up to whole lines.
 pub const CURRENT_WORDS: usize = 32;
-/// Sets of clusters: free, nonfull and frag of single slots by class of run, nonfull and frag of larger orders.
-const SETS: usize = 1 + 2 * RUN_CLASSES + 2 * (ORDERS - 1);
+/// Sets of clusters: free, discard, nonfull and frag of single slots by class of run, nonfull and frag of larger orders.
+const SETS: usize = 2 + 2 * RUN_CLASSES + 2 * (ORDERS - 1);
 /// A run of the highest class: nothing longer is looked for.
 const LONG_RUN: usize = 1 << (RUN_CLASSES - 1);
 /// Mark in the word of a current cluster: it has given a run shorter than wanted.
@@ -169,10 +172,15 @@ impl<'a, P: Punch> Slots<'a, P> {
         None
     }
 
-    /// The word that tells where a CPU allocated last: cluster + 1, and the place in it after that.
+    /// The word that tells where a CPU allocated last: cluster + 1, and the place in it after that. One for all CPUs
+    /// if a device of the class rotates.
     fn current(&self, request: &Request) -> Option<&'a AtomicU64> {
         let class = usize::from(request.has_file) * ORDERS + request.order;
-        let cpu = request.cpu as usize % CPUS;
+        let rotates = |device: &Device| device.rotates && device.has_file == request.has_file;
+        let cpu = match self.parts.devices.iter().any(rotates) {
+            true => 0,
+            false => request.cpu as usize % CPUS,
+        };
         self.parts.current.get(cpu * CURRENT_WORDS + class)
     }
 
@@ -194,7 +202,8 @@ impl<'a, P: Punch> Slots<'a, P> {
         }
         let dense = state.dense();
         let free = || {
-            self.take_list((List::Free, 0), device, request, 1)
+            self.take_list((List::Discard, 0), device, request, 1)
+                .or_else(|| self.take_list((List::Free, 0), device, request, 1))
                 .or_else(|| self.take_fresh(device, state, request))
         };
         let least = request.want.min(LONG_RUN);

@@ -13,6 +13,7 @@ pub mod areas;
 pub mod check;
 pub mod cleanup;
 pub mod cow;
+pub mod discard;
 pub mod fault;
 pub mod filter;
 pub mod fork;

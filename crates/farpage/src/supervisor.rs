@@ -24,7 +24,7 @@ use crate::areas::{self, OpenArea};
 use crate::join::ENV_POOL;
 use crate::ledger::Ledger;
 use crate::mm::fd;
-use crate::pool::{Geometry, Pool, flag};
+use crate::pool::{Geometry, MAX_AREAS, Pool, flag};
 use crate::snapshot::Snapshot;
 use crate::sys;
 
@@ -108,8 +108,9 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
 
 fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), String> {
     let mut geometry = Geometry::default();
-    for (blocks, area) in geometry.area_blocks.iter_mut().zip(open) {
-        *blocks = area.blocks;
+    for (i, area) in open.iter().enumerate().take(MAX_AREAS) {
+        geometry.area_blocks[i] = area.blocks;
+        geometry.area_traits[i] = area.traits;
     }
     let compressed = config.areas.iter().find_map(|spec| match spec {
         AreaSpec::Compressed { limit } => Some(

@@ -12,6 +12,8 @@ const DEVICES: [Device; 1] = [Device {
     slots: CLUSTERS * CLUSTER_SLOTS as u32,
     priority: 0,
     has_file: true,
+    rotates: false,
+    discards: false,
 }];
 
 /// Numbers that look random (Knuth's MMIX constants).

@@ -76,10 +76,15 @@ impl<'a, P: Punch> Slots<'a, P> {
         };
         let owner = devices::owner_of(self.parts.devices, cluster);
         let capacity = owner.map_or(CLUSTER_SLOTS, |(_, device)| device.capacity(cluster));
+        let discards = owner.is_some_and(|(_, device)| device.discards);
         let mut on = locked.was;
         loop {
             if done != Done::Nothing {
-                let target = locked.now.target(capacity, done == Done::Took);
+                let target = match locked.now.target(capacity, done == Done::Took) {
+                    // Not a cluster that was never used, or has been told of.
+                    List::Free if discards && on.list() != List::Free => List::Discard,
+                    target => target,
+                };
                 locked.now = locked.now.with_list(target);
             }
             if locked.now.list() == List::Full {
@@ -136,6 +141,31 @@ impl<'a, P: Punch> Slots<'a, P> {
     /// Unlocks a cluster that waits for its turn once more: something in it could not be written yet.
     pub fn unlock_again(&self, mut locked: Locked) {
         self.queue(&mut locked);
+        self.unlock(locked, Done::Nothing);
+    }
+
+    /// Locks an empty cluster whose blocks the device may forget; the caller tells it, then calls
+    /// [`Self::unlock_discarded`]. None if there is none, or the first few are locked.
+    #[must_use]
+    pub fn lock_discard(&self, owner: u16) -> Option<Locked> {
+        let set = self.set(List::Discard, 0, 0)?;
+        let mut at = 0;
+        for _ in 0..OLDEST_TRIES {
+            let cluster = set.next(at, self.parts.clusters.len())?;
+            if let Some(locked) = self.try_lock(cluster as u32, owner) {
+                if locked.now.list() == List::Discard {
+                    return Some(locked);
+                }
+                self.unlock_unchanged(locked);
+            }
+            at = cluster + 1;
+        }
+        None
+    }
+
+    /// Unlocks a cluster from [`Self::lock_discard`]: it is free now.
+    pub fn unlock_discarded(&self, mut locked: Locked) {
+        locked.now = locked.now.with_list(List::Free);
         self.unlock(locked, Done::Nothing);
     }
 
@@ -232,7 +262,7 @@ impl<'a, P: Punch> Slots<'a, P> {
             return Some("its count is not that of its slots");
         }
         let fits = match word.list() {
-            List::Free => word.count() == 0,
+            List::Free | List::Discard => word.count() == 0,
             List::Full => word.count() == device.capacity(cluster),
             List::Nonfull | List::Frag => word.count() != 0 && word.count() < device.capacity(cluster),
             List::Invalid => false,
@@ -312,17 +342,18 @@ const fn home_of(word: ClusterWord) -> Option<usize> {
     set_index(word.list(), word.order(), word.run())
 }
 
-/// Free; nonfull and frag of single slots by class of run; nonfull and frag of the larger orders.
+/// Free; discard; nonfull and frag of single slots by class of run; nonfull and frag of the larger orders.
 const fn set_index(list: List, order: usize, class: usize) -> Option<usize> {
     let of_list = match list {
         List::Free => return Some(0),
+        List::Discard => return Some(1),
         List::Nonfull => 0,
         List::Frag => 1,
         _ => return None,
     };
     match order {
-        0 if class < RUN_CLASSES => Some(1 + of_list * RUN_CLASSES + class),
-        1..ORDERS => Some(2 * RUN_CLASSES + of_list * (ORDERS - 1) + order),
+        0 if class < RUN_CLASSES => Some(2 + of_list * RUN_CLASSES + class),
+        1..ORDERS => Some(1 + 2 * RUN_CLASSES + of_list * (ORDERS - 1) + order),
         _ => None,
     }
 }

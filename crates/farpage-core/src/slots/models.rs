@@ -13,6 +13,8 @@ const DEVICES: [Device; 1] = [Device {
     slots: 4,
     priority: 0,
     has_file: true,
+    rotates: false,
+    discards: false,
 }];
 const OBJECT: Backing = Backing::Compressed(Handle(5));
 

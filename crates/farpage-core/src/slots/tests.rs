@@ -22,6 +22,8 @@ const fn device(first_cluster: u32, slots: u32, priority: i32, has_file: bool) -
         slots,
         priority,
         has_file,
+        rotates: false,
+        discards: false,
     }
 }
 
@@ -137,6 +139,63 @@ fn a_held_lock_is_skipped_and_its_holder_frees_for_others() {
     slots.release(&[run.first + 63], 3).unwrap();
     assert_eq!(slots.cluster_word(1).list(), List::Free);
     memory.check();
+}
+
+#[test]
+fn emptied_clusters_are_told_of_or_taken_again() {
+    const ONE: [Device; 1] = [Device {
+        discards: true,
+        ..device(1, 2048, 0, true)
+    }];
+    let memory = Memory::new(&ONE);
+    let slots = memory.slots();
+    let runs: Vec<_> = (0..3)
+        .map(|_| slots.alloc(&request(0, 512, true)).unwrap())
+        .collect();
+    assert!(slots.lock_discard(5).is_none());
+    runs.iter().for_each(|run| slots.release(&all(*run), 3).unwrap());
+    assert_eq!(
+        [1, 2, 3].map(|c| slots.cluster_word(c).list()),
+        [List::Discard; 3]
+    );
+    memory.check();
+    let locked = slots.lock_discard(5).unwrap();
+    assert_eq!(locked.cluster(), 1);
+    let elsewhere = Request {
+        cpu: 1,
+        ..request(0, 512, true)
+    };
+    assert_eq!(
+        slots.alloc(&elsewhere),
+        Some(runs[1]),
+        "neither the one that is being told of nor a free one"
+    );
+    slots.unlock_discarded(locked);
+    assert_eq!(slots.cluster_word(1).list(), List::Free);
+    let _held = slots.lock_discard(7).unwrap();
+    assert!(slots.mend(3, 7), "a death while telling: it is told again");
+    assert_eq!(slots.cluster_word(3).list(), List::Discard);
+    assert_eq!(slots.alloc(&request(0, 512, true)), Some(runs[2]));
+    assert!(slots.lock_discard(5).is_none(), "never used, used, or told of");
+    memory.check();
+}
+
+#[test]
+fn all_cpus_write_side_by_side_where_the_device_rotates() {
+    const FLAT: [Device; 1] = [device(1, 2048, 0, true)];
+    const ROTATING: [Device; 1] = [Device {
+        rotates: true,
+        ..FLAT[0]
+    }];
+    for (devices, second) in [(&FLAT, 1024), (&ROTATING, 512 + 64)] {
+        let memory = Memory::new(devices);
+        let of_cpu = |cpu| Request {
+            cpu,
+            ..request(0, 64, true)
+        };
+        assert_eq!(memory.slots().alloc(&of_cpu(0)).unwrap().first, 512);
+        assert_eq!(memory.slots().alloc(&of_cpu(1)).unwrap().first, second);
+    }
 }
 
 #[test]
