@@ -33,6 +33,7 @@ pub mod residency;
 pub mod sigmask;
 pub mod signals;
 pub mod slot_batch;
+pub mod slot_caches;
 pub mod snapshot;
 pub mod stacks;
 pub mod store;

@@ -204,6 +204,8 @@ pub struct Header {
     pub start_ns: AtomicU64,
     /// Index of the readahead policy in `Policy::ALL`.
     pub readahead: AtomicU32,
+    /// Slot caches are used while so many slots are free; 0: never.
+    pub slot_cache_floor: AtomicU64,
     pub hits: Hits,
     pub windows: WindowCounts,
     pub area: [Area; MAX_AREAS],

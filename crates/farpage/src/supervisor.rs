@@ -17,6 +17,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use farpage_core::readahead::Policy;
+use farpage_core::slot_cache::{FREE_MIN_PER_CPU, SlotPolicy};
 use farpage_core::units::{PAGE_SIZE, format_size};
 use farpage_core::zpool::ZPAGE_BYTES;
 
@@ -55,6 +56,7 @@ pub struct RunConfig {
     pub eager: bool,
     pub allow_io_uring: bool,
     pub readahead: Policy,
+    pub slots: SlotPolicy,
     pub command: Vec<OsString>,
     /// The preload library's bytes.
     pub preload: &'static [u8],
@@ -141,6 +143,12 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         flags |= if on { bit } else { 0 };
     }
     header.flags.store(flags, Ordering::Relaxed);
+    if config.slots == SlotPolicy::Cache {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+        header
+            .slot_cache_floor
+            .store(cpus * FREE_MIN_PER_CPU, Ordering::Relaxed);
+    }
     let policy = Policy::ALL.iter().position(|policy| *policy == config.readahead);
     header
         .readahead
