@@ -77,7 +77,6 @@ proptest! {
             check(&fault, &window);
             let place = if window.order == Order::Device { slot.slot } else { page };
             prop_assert!(window.holds(place), "{window:?} {fault:?}");
-            policy.shortened(&fault, &memory, &window, 3);
         }
     }
 
