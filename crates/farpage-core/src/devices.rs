@@ -93,6 +93,13 @@ pub struct DeviceState {
 }
 
 impl DeviceState {
+    /// What is added to [`Self::used`] for a cluster with `count` slots used: `count` to the next eighth of a cluster.
+    #[must_use]
+    pub const fn told(count: usize) -> u64 {
+        const STEP: usize = if CLUSTER_SLOTS < 8 { 1 } else { CLUSTER_SLOTS / 8 };
+        ((count + STEP / 2) / STEP * STEP) as u64
+    }
+
     /// Whether the clusters in use are dense enough to start on a free one: then what is allocated lies side
     /// by side. Otherwise half-empty clusters come first, so that table and file stay in proportion to what
     /// is used.

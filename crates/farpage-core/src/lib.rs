@@ -40,6 +40,9 @@
 
 #[cfg(test)]
 extern crate std;
+// The models that the tests share with fuzz targets name the crate.
+#[cfg(test)]
+extern crate self as farpage_core;
 
 pub mod bit_tree;
 pub mod cluster;

@@ -524,6 +524,7 @@ use locked::Done;
 pub use locked::Locked;
 
 #[cfg(test)]
+#[path = "../tests/models/slots_memory.rs"]
 mod fixture;
 #[cfg(all(test, not(loom)))]
 mod fragmented;

@@ -361,7 +361,7 @@ const fn set_index(list: List, order: usize, class: usize) -> Option<usize> {
 /// Keeps the figures that steer a device. Slots are told by the eighth of a cluster, so that not every free of a single
 /// slot writes a word that all CPUs share.
 fn steer(state: &DeviceState, before: usize, after: usize) {
-    let (told, new) = (told(before), told(after));
+    let (told, new) = (DeviceState::told(before), DeviceState::told(after));
     if new > told {
         state.used.fetch_add(new - told, Ordering::Relaxed);
     }
@@ -374,10 +374,4 @@ fn steer(state: &DeviceState, before: usize, after: usize) {
     if before > 0 && after == 0 {
         state.active.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// What a device is told of a cluster with `count` slots used.
-pub(super) const fn told(count: usize) -> u64 {
-    const STEP: usize = if CLUSTER_SLOTS < 8 { 1 } else { CLUSTER_SLOTS / 8 };
-    ((count + STEP / 2) / STEP * STEP) as u64
 }

@@ -3,8 +3,6 @@ use super::*;
 use crate::swap_table::Backing;
 use crate::sync::AtomicU32;
 use crate::zpool::Handle;
-use proptest::prelude::*;
-use std::collections::BTreeMap;
 use std::thread;
 use std::vec::Vec;
 
@@ -306,89 +304,6 @@ fn memory_of_a_large_device() {
         "{bytes}"
     );
     assert!(bytes <= 13 * clusters);
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Event {
-    Alloc(Request),
-    /// Gives back a share of the oldest run.
-    Free(usize),
-    /// Another process holds the lock of a cluster until the next event of this kind.
-    Hold(u32),
-    Die,
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    let order = prop_oneof![4 => Just(0usize), 1 => 1..ORDERS];
-    let alloc = (0..2u16, 0..3u32, order, 1..200usize, any::<bool>());
-    prop_oneof![
-        4 => alloc.prop_map(|(owner, cpu, order, want, has_file)| Event::Alloc(Request {
-            owner, cpu, order, want, has_file,
-        })),
-        4 => (1..200usize).prop_map(Event::Free),
-        1 => (1..CLUSTERS as u32).prop_map(Event::Hold),
-        1 => Just(Event::Die),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-    #[test]
-    fn follows_the_model(events in prop::collection::vec(event(), 1..80)) {
-        let memory = Memory::new(&DEVICES);
-        let slots = memory.slots();
-        // Slot to owner; and the order of allocation.
-        let (mut model, mut age) = (BTreeMap::new(), Vec::new());
-        let mut held: Option<Locked> = None;
-        for event in events {
-            match event {
-                Event::Alloc(request) => {
-                    let run = slots.alloc(&request);
-                    if run.is_none() && held.is_none() && request.order == 0 {
-                        let class = |slot: &&u32| {
-                            devices::owner_of(&DEVICES, **slot / 512).unwrap().1.has_file == request.has_file
-                        };
-                        let room = if request.has_file { 1512 } else { 1024 };
-                        prop_assert_eq!(model.keys().filter(class).count(), room, "refused though not full");
-                    }
-                    for slot in run.iter().flat_map(|run| all(*run)) {
-                        let (_, device) = devices::owner_of(&DEVICES, slot / 512).unwrap();
-                        prop_assert!(device.has_file == request.has_file);
-                        prop_assert!(device.block(slot) < u64::from(device.slots));
-                        prop_assert!(model.insert(slot, request.owner).is_none(), "handed out twice");
-                        age.push(slot);
-                    }
-                    let (count, most) = (run.map_or(0, |run| run.count), 1 << request.order);
-                    let fits = if request.order == 0 { count <= request.want } else { count == 0 || count == most };
-                    prop_assert!(fits);
-                    prop_assert!(run.is_none_or(|run| (run.first as usize).is_multiple_of(most)));
-                }
-                Event::Free(count) => {
-                    let rest = age.split_off(count.min(age.len()));
-                    for slot in core::mem::replace(&mut age, rest) {
-                        let owner = model.remove(&slot).unwrap();
-                        slots.release(&[slot], owner).unwrap();
-                    }
-                }
-                Event::Hold(cluster) => match held.take() {
-                    Some(locked) => slots.unlock_unchanged(locked),
-                    None => held = slots.try_lock(cluster, 5),
-                },
-                Event::Die => {
-                    if let Some(locked) = held.take() {
-                        prop_assert!(slots.mend(locked.cluster(), 5));
-                    }
-                }
-            }
-        }
-        if let Some(locked) = held {
-            slots.unlock_unchanged(locked);
-        }
-        memory.check();
-        for slot in 0..(CLUSTERS * CLUSTER_SLOTS) as u32 {
-            prop_assert_eq!(memory.table().load(slot).owner(), model.get(&slot).copied());
-        }
-    }
 }
 
 /// Threads as processes: each takes runs, publishes, shares with itself and gives back; no slot ever has two

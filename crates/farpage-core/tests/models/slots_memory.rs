@@ -1,8 +1,13 @@
-//! The memory of an allocator, on the heap: for the tests of it and the models of its races.
+//! The memory of an allocator, on the heap: for all tests, models and benchmarks of it.
 
-use super::*;
-use crate::sync::AtomicU32;
 use std::vec::Vec;
+
+use farpage_core::cluster::{self, CLUSTER_SLOTS};
+use farpage_core::devices::{Device, DeviceState};
+use farpage_core::fifo::Fifo;
+use farpage_core::slots::{CPUS, CURRENT_WORDS, Parts, Punch, Slots, list_words};
+use farpage_core::swap_table::SwapTable;
+use farpage_core::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// An allocator of its own.
 pub struct Memory {
@@ -87,7 +92,7 @@ impl Memory {
         }
         let used: u64 = self.states.iter().map(|s| s.used.load(Ordering::Relaxed)).sum();
         let clusters = self.clusters.iter().map(cluster::load);
-        assert_eq!(used, clusters.map(|word| locked::told(word.count())).sum());
+        assert_eq!(used, clusters.map(|word| DeviceState::told(word.count())).sum());
     }
 }
 
