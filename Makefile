@@ -50,8 +50,8 @@ fuzz: ## structures beside their naive models, FUZZ_SECONDS each (nightly toolch
 
 miri: ## undefined behaviour in the pure parts (nightly toolchain with miri)
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2 CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/miri \
-	  $(CARGO) +nightly miri test -p farpage-core --lib -- $(MIRI)
-# Without those that repeat things often to measure them, or to let threads meet.
+	  $(CARGO) +nightly miri test -p farpage-core --lib -- $(MIRI) --skip follows_the_model
+# Without what repeats things often: property tests, and those where threads meet.
 MIRI := bit_tree:: cluster::tests devices:: fifo:: page_state:: range_map:: slot_cache:: slots::tests::only swap_table:: units:: zpool::
 
 tsan: ## data races in the stress tests of slots and zpool (nightly toolchain with rust-src)
