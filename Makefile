@@ -11,7 +11,7 @@ export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build kill-build deps programs demo test soak loom bench-fit bench-kernel lint clean
+.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench-core bench-fit bench-kernel lint clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -47,6 +47,25 @@ soak: deps build kill-build programs ## the same programs, larger, and the stres
 
 loom: ## every interleaving of the swap core's shared words, within bounds (about a minute)
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom $(CARGO) test --release -p farpage-core --lib models
+
+FUZZ_SECONDS ?= 20
+fuzz: ## structures beside their naive models, FUZZ_SECONDS each (nightly toolchain, `cargo install cargo-fuzz`)
+	@for target in slots zpool range_map readahead; do \
+	  CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fuzz $(CARGO) +nightly fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
+
+miri: ## undefined behaviour in the pure parts (nightly toolchain with miri)
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2 CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/miri \
+	  $(CARGO) +nightly miri test -p farpage-core --lib -- $(MIRI) --skip follows_the_model
+# Without what repeats things often: property tests, and those where threads meet.
+MIRI := bit_tree:: cluster::tests devices:: fifo:: page_state:: range_map:: slot_cache:: slots::tests::only swap_table:: units:: zpool::
+
+tsan: ## data races in the stress tests of slots and zpool (nightly toolchain with rust-src)
+	RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/tsan \
+	  $(CARGO) +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu -p farpage-core --lib --test zpool thread
+
+bench-core: ## cost per operation of slots, swap table and zpool; BENCH="--save FILE" or "--baseline FILE"
+	$(CARGO) bench -p farpage-core --bench core -- $(BENCH)
 
 bench-fit: deps build ## cost for programs that fit in their budget, in pairs
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/fit.py

@@ -32,13 +32,13 @@ def stress(shape, seconds):
         seed = random.randrange(1 << 30)
         argv = [program("stress"), "--seconds", seconds, "--threads", threads, "--procs", procs, "--mb", budget * 4]
         argv += ["--seed", seed, *(["--signal", hertz] if hertz else [])]
-        extra = ["--eager"] if seed % 2 else []
+        extra = (["--eager"] if seed % 2 else []) + (["--slots", "cache"] if seed % 3 == 0 else [])
         try:
             got = context.budget_run(budget, argv, timeout_s=seconds * 3 + 60, extra=extra)
             check(got.code == 0, failures(got))
             check("ok stress" in got.out, f"ended without 'ok stress': {got.out[-200:]}")
         except AssertionError as error:
-            raise AssertionError(f"seed {seed}{' eager' if extra else ''}: {error}") from error
+            raise AssertionError(f"seed {seed} {' '.join(extra)}: {error}") from error
 
     return run
 

@@ -8,6 +8,7 @@ use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farpage::supervisor::AreaSpec;
 use farpage_core::readahead::Policy;
+use farpage_core::slot_cache::SlotPolicy;
 use farpage_core::units::parse_size;
 
 const EXAMPLES: &str = "\
@@ -93,6 +94,10 @@ pub struct RunArgs {
     /// What is read ahead when a page is swapped in
     #[arg(long, value_enum, env = "FARPAGE_READAHEAD", default_value_t = Readahead::Adaptive)]
     pub readahead: Readahead,
+
+    /// How slots of the swap areas are taken and given back
+    #[arg(long, value_enum, env = "FARPAGE_SLOTS", default_value_t = SlotsArg::PercpuCluster)]
+    pub slots: SlotsArg,
 
     /// Print a line of figures to stderr each second
     #[arg(long, env = "FARPAGE_STATS", value_parser = FalseyValueParser::new())]
@@ -189,6 +194,24 @@ pub enum Readahead {
     Vma,
     /// Streams of each thread: forward, backward, strided, up to 4 MiB
     Adaptive,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SlotsArg {
+    /// In runs from the cluster that the CPU took last, each given back when it is free
+    PercpuCluster,
+    /// Kept by each CPU, 64 to take and 64 to give back, as Linux did before
+    Cache,
+}
+
+impl SlotsArg {
+    #[must_use]
+    pub fn policy(self) -> SlotPolicy {
+        match self {
+            Self::PercpuCluster => SlotPolicy::PercpuCluster,
+            Self::Cache => SlotPolicy::Cache,
+        }
+    }
 }
 
 impl Readahead {
@@ -401,6 +424,9 @@ mod tests {
         let args = run_args(&["--", "true"]).expect("parses");
         assert!(args.huge.is_built());
         assert_eq!(args.readahead.policy(), Policy::default());
+        assert_eq!(args.slots.policy(), SlotPolicy::default());
+        let args = run_args(&["--slots", "cache", "--", "true"]).expect("parses");
+        assert_eq!(args.slots.policy(), SlotPolicy::Cache);
     }
 
     #[test]

@@ -47,6 +47,12 @@ pub fn stats(snapshot: &Snapshot, run: Option<RunFacts<'_>>) -> Value {
         "swap_ra_hit_standard_error".to_owned(),
         json!(snapshot.readahead.standard_error),
     );
+    for (name, counter) in [
+        ("slot_lock_per_1000_swpout", Counter::SlotLock),
+        ("slot_lock_missed_per_1000_swpout", Counter::SlotLockMissed),
+    ] {
+        object.insert(name.to_owned(), json!(per_1000_swpout(snapshot, counter)));
+    }
     object.insert("readahead_windows".to_owned(), json!(snapshot.windows));
     object.insert("compression_ratio".to_owned(), json!(compression_ratio(snapshot)));
     let of = |source: Source| latency(Latency::of(&snapshot.latency[source as usize]));
@@ -59,6 +65,14 @@ pub fn stats(snapshot: &Snapshot, run: Option<RunFacts<'_>>) -> Value {
     object.insert("areas".to_owned(), areas(snapshot));
     object.insert("processes".to_owned(), processes(snapshot));
     Value::Object(object)
+}
+
+/// A counter per 1000 pages that got a slot; none of them: no figure.
+fn per_1000_swpout(snapshot: &Snapshot, counter: Counter) -> Option<f64> {
+    let written = snapshot.counter(Counter::Pswpout);
+    let first_time = written.saturating_sub(snapshot.counter(Counter::Zswpwb));
+    let pages = snapshot.counter(Counter::Zswpout) + first_time;
+    (pages > 0).then(|| snapshot.counter(counter) as f64 * 1000.0 / pages as f64)
 }
 
 fn latency(figures: Latency) -> Value {
@@ -147,7 +161,7 @@ mod tests {
         let value = stats(&sample(), None);
         assert!(Counter::ALL.iter().all(|counter| value[counter.name()].is_u64()));
         assert!(value["exit_code"].is_null());
-        // 16 further keys: a counter that took the name of a gauge would be missing here.
-        assert_eq!(value.as_object().map(Map::len), Some(Counter::COUNT + 16));
+        // 18 further keys: a counter that took the name of a gauge would be missing here.
+        assert_eq!(value.as_object().map(Map::len), Some(Counter::COUNT + 18));
     }
 }

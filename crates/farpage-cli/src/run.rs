@@ -49,6 +49,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         eager: args.eager,
         allow_io_uring: args.allow_io_uring,
         readahead: args.readahead.policy(),
+        slots: args.slots.policy(),
         command: args.command.clone(),
         preload: preload::LIBRARY,
         on_tick: args.stats.then(ticker),

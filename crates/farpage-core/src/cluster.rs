@@ -1,10 +1,10 @@
 //! The word of a cluster: its lock, how many of its slots are used, and which list it is on.
 //!
 //! ```text
-//! 63     41 40     39    34 33      32   29 28  26 25      16 15         0
-//! +--------+------+--------+-------+-------+------+----------+------------+
-//! | 0      |queued| gen    |pending| order | list | count    | lock owner |
-//! +--------+------+--------+-------+-------+------+----------+------------+
+//! 63  44 43 41 40     39    34 33      32   29 28  26 25      16 15         0
+//! +-----+-----+------+--------+-------+-------+------+----------+------------+
+//! | 0   | run |queued| gen    |pending| order | list | count    | lock owner |
+//! +-----+-----+------+--------+-------+-------+------+----------+------------+
 //! ```
 //!
 //! A cluster is 512 slots side by side: one page of swap table, 2 MiB of a device. The lock owner is the
@@ -14,7 +14,8 @@
 //!
 //! - while a cluster is unlocked, count = number of its table words that are not zero, and pending is 0;
 //! - while it is locked only the holder changes the word, except that others set pending;
-//! - list says where the cluster belongs; the trees of [`crate::slots`] agree with it while it is unlocked.
+//! - list says where the cluster belongs; the trees of [`crate::slots`] agree with it while it is unlocked;
+//! - while it is unlocked and neither empty nor full, no run of free slots is of a higher class than run says.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -34,6 +35,22 @@ const PENDING: u64 = 1 << 33;
 const GENERATION_SHIFT: u32 = 34;
 const GENERATION: u64 = 0x3f;
 const QUEUED: u64 = 1 << 40;
+const RUN_SHIFT: u32 = 41;
+const RUN: u64 = 0b111;
+
+/// Classes of runs of free slots by log2 of their length; the last holds all that are longer.
+pub const RUN_CLASSES: usize = if cfg!(all(test, loom)) { 2 } else { 7 };
+
+/// The class of a run of `len` free slots, at least 1.
+#[must_use]
+pub const fn run_class(len: usize) -> usize {
+    let class = (usize::BITS - 1 - (len | 1).leading_zeros()) as usize;
+    if class < RUN_CLASSES {
+        class
+    } else {
+        RUN_CLASSES - 1
+    }
+}
 
 /// Where a cluster belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +63,8 @@ pub enum List {
     Frag,
     /// Every slot is used.
     Full,
+    /// No slot is used, and the device has not been told that it may forget the blocks.
+    Discard,
     /// Not a list.
     Invalid,
 }
@@ -101,6 +120,7 @@ impl ClusterWord {
             1 => List::Nonfull,
             2 => List::Frag,
             3 => List::Full,
+            4 => List::Discard,
             _ => List::Invalid,
         }
     }
@@ -159,12 +179,27 @@ impl ClusterWord {
         Self(if on { self.0 | QUEUED } else { self.0 & !QUEUED })
     }
 
+    /// The greatest class that a run of free slots here can have: they grow in sight of the lock's holder only, so
+    /// it is too high at times and never too low.
+    #[must_use]
+    pub const fn run(self) -> usize {
+        ((self.0 >> RUN_SHIFT) & RUN) as usize
+    }
+
+    /// The same with another class of run.
+    #[must_use]
+    pub const fn with_run(self, class: usize) -> Self {
+        self.with(RUN_SHIFT, RUN, class as u64)
+    }
+
     /// Whether an allocation of `order` may be tried: single slots fit anywhere, larger ones keep to clusters
     /// of their own order.
     #[must_use]
     pub const fn usable(self, order: usize) -> bool {
-        matches!(self.list(), List::Free | List::Nonfull | List::Frag)
-            && (order == 0 || self.count() == 0 || self.order() == order)
+        matches!(
+            self.list(),
+            List::Free | List::Nonfull | List::Frag | List::Discard
+        ) && (order == 0 || self.count() == 0 || self.order() == order)
     }
 
     /// Where a cluster with room for `capacity` slots belongs after an allocation (`taking`) or a free.
@@ -219,6 +254,7 @@ mod tests {
             .locked(1023)
             .with_pending(true)
             .with_queued(true)
+            .with_run(RUN_CLASSES - 1)
             .next_generation();
         let fields = (word.count(), word.list(), word.order(), word.holder());
         assert_eq!(fields, (512, List::Full, 9, Some(1023)));
@@ -226,11 +262,19 @@ mod tests {
             (word.pending(), word.queued(), word.generation()),
             (true, true, 1)
         );
-        let word = word.unlocked().with_pending(false).with_count(3);
+        assert_eq!(word.run(), RUN_CLASSES - 1);
+        let word = word.unlocked().with_pending(false).with_count(3).with_run(0);
         let fields = (word.count(), word.list(), word.order(), word.holder());
         assert_eq!(fields, (3, List::Full, 9, None));
         let wrapped = (0..64).fold(word, |word, _| word.next_generation());
         assert_eq!(wrapped, word, "a generation that wraps touches nothing else");
+    }
+
+    #[test]
+    fn classes_of_runs() {
+        let classes = [1, 2, 3, 4, 63, 64, 512].map(run_class);
+        let expected = [0, 1, 1, 2, 5, 6, 6].map(|class: usize| class.min(RUN_CLASSES - 1));
+        assert_eq!(classes, expected);
     }
 
     #[test]

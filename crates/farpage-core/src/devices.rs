@@ -24,6 +24,10 @@ pub struct Device {
     pub priority: i32,
     /// Whether the slots have blocks to write to.
     pub has_file: bool,
+    /// Whether seeks are dear: all CPUs then allocate side by side.
+    pub rotates: bool,
+    /// Whether it wants to be told of blocks that hold nothing any more ([`crate::slots::Slots::lock_discard`]).
+    pub discards: bool,
 }
 
 impl Device {
@@ -89,6 +93,13 @@ pub struct DeviceState {
 }
 
 impl DeviceState {
+    /// What is added to [`Self::used`] for a cluster with `count` slots used: `count` to the next eighth of a cluster.
+    #[must_use]
+    pub const fn told(count: usize) -> u64 {
+        const STEP: usize = if CLUSTER_SLOTS < 8 { 1 } else { CLUSTER_SLOTS / 8 };
+        ((count + STEP / 2) / STEP * STEP) as u64
+    }
+
     /// Whether the clusters in use are dense enough to start on a free one: then what is allocated lies side
     /// by side. Otherwise half-empty clusters come first, so that table and file stay in proportion to what
     /// is used.
@@ -113,6 +124,7 @@ mod tests {
             slots: 1000,
             priority: 0,
             has_file: true,
+            ..Device::default()
         };
         assert_eq!((device.clusters(), device.end_cluster()), (2, 5));
         assert!(!device.owns(2) && device.owns(3) && device.owns(4) && !device.owns(5));

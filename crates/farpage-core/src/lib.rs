@@ -25,6 +25,7 @@
 //! | [`swap_table`] | the word per slot: reference count and where the content is |
 //! | [`cluster`] | the word per 512 slots: lock, count, list |
 //! | [`slots`] | which slots an allocation gets, and what a free does to its cluster |
+//! | [`slot_cache`] | slots that a CPU keeps: a policy |
 //! | [`devices`] | which slots and blocks belong to which device |
 //! | [`fifo`] | which cluster was filled longest ago |
 //! | [`bit_tree`] | sets of clusters that a death can't break |
@@ -40,6 +41,9 @@
 
 #[cfg(test)]
 extern crate std;
+// The models that the tests share with fuzz targets name the crate.
+#[cfg(test)]
+extern crate self as farpage_core;
 
 pub mod bit_tree;
 pub mod cluster;
@@ -51,6 +55,7 @@ pub mod range_map;
 // The models are of the swap core; readahead's statics have no place in them.
 #[cfg(not(all(test, loom)))]
 pub mod readahead;
+pub mod slot_cache;
 pub mod slots;
 pub mod stats;
 pub mod swap_table;

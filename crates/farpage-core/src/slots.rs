@@ -10,6 +10,14 @@
 //!    a free cluster if those in use are dense; a `Nonfull` one of the order; a free one; a `Frag` one of the
 //!    order; for single slots at last those of other orders.
 //!
+//! Clusters of single slots are listed by the class of their longest free run too, and steps 1 and 2 are for runs
+//! of the whole length wanted. Only if there is none on the device are shorter ones taken, from the clusters with
+//! the longest: a device with scattered holes gives its long runs first, and the short ones may grow meanwhile.
+//! What is left of a cluster that was filled from front to end is used up however short it is.
+//!
+//! A device that wants to be told of empty blocks has its emptied clusters listed apart: they are taken before free
+//! ones, which spares it the telling, and whoever has time tells it of the others ([`Slots::lock_discard`]).
+//!
 //! A cluster whose lock is held is skipped. So two CPUs share no lock unless free clusters have run out, and
 //! a lock left by a dead process costs its cluster until [`Slots::mend`].
 //!
@@ -24,8 +32,7 @@
 use core::cell::Cell;
 
 use crate::bit_tree::BitTree;
-use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS};
-
+use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS, RUN_CLASSES, run_class};
 use crate::devices::{self, Device, DeviceState};
 use crate::fifo::Fifo;
 use crate::kill_point;
@@ -36,8 +43,12 @@ use crate::sync::{AtomicU64, Ordering};
 pub const CPUS: usize = if cfg!(all(test, loom)) { 2 } else { 256 };
 /// Words per CPU in [`Parts::current`]: one per order and class of device, rounded up to whole lines.
 pub const CURRENT_WORDS: usize = 32;
-/// Sets of clusters: free, nonfull by order, frag by order.
-const SETS: usize = 1 + 2 * ORDERS;
+/// Sets of clusters: free, discard, nonfull and frag of single slots by class of run, nonfull and frag of larger orders.
+const SETS: usize = 2 + 2 * RUN_CLASSES + 2 * (ORDERS - 1);
+/// A run of the highest class: nothing longer is looked for.
+const LONG_RUN: usize = 1 << (RUN_CLASSES - 1);
+/// Mark in the word of a current cluster: it has given a run shorter than wanted.
+const SPENT: u64 = 1 << 63;
 /// Clusters of its order that a large allocation looks through.
 const LARGE_TRIES: usize = 16;
 
@@ -162,17 +173,26 @@ impl<'a, P: Punch> Slots<'a, P> {
         None
     }
 
-    /// The word that tells where a CPU allocated last: cluster + 1, and the place in it after that.
+    /// The word that tells where a CPU allocated last: cluster + 1, and the place in it after that. One for all CPUs
+    /// if a device of the class rotates.
     fn current(&self, request: &Request) -> Option<&'a AtomicU64> {
         let class = usize::from(request.has_file) * ORDERS + request.order;
-        let cpu = request.cpu as usize % CPUS;
+        let rotates = |device: &Device| device.rotates && device.has_file == request.has_file;
+        let cpu = match self.parts.devices.iter().any(rotates) {
+            true => 0,
+            false => request.cpu as usize % CPUS,
+        };
         self.parts.current.get(cpu * CURRENT_WORDS + class)
     }
 
     fn take_current(&self, request: &Request) -> Option<Run> {
         let hint = self.current(request)?.load(Ordering::Relaxed);
         let cluster = (hint as u32).checked_sub(1)?;
-        self.take(cluster, request, (hint >> 32) as usize)
+        if hint & SPENT != 0 && self.cluster_word(cluster).run() < sure_class(request.want) {
+            return None;
+        }
+        let least = request.want.min(LONG_RUN);
+        self.take(cluster, request, ((hint & !SPENT) >> 32) as usize, least)
     }
 
     fn take_device(&self, index: usize, request: &Request) -> Option<Run> {
@@ -181,37 +201,71 @@ impl<'a, P: Punch> Slots<'a, P> {
         if shut || device.has_file != request.has_file || device.slots == 0 {
             return None;
         }
-        let order = request.order;
         let dense = state.dense();
         let free = || {
-            self.take_list(List::Free, 0, device, request)
+            self.take_list((List::Discard, 0), device, request, 1)
+                .or_else(|| self.take_list((List::Free, 0), device, request, 1))
                 .or_else(|| self.take_fresh(device, state, request))
+        };
+        let least = request.want.min(LONG_RUN);
+        let classes = match request.order {
+            0 => sure_class(request.want)..RUN_CLASSES,
+            _ => 0..1,
+        };
+        let whole = |list| {
+            let mut classes = classes.clone();
+            classes.find_map(|class| self.take_list((list, class), device, request, least))
         };
         dense
             .then(free)
             .flatten()
-            .or_else(|| self.take_list(List::Nonfull, order, device, request))
+            .or_else(|| whole(List::Nonfull))
             .or_else(|| (!dense).then(free).flatten())
-            .or_else(|| self.take_list(List::Frag, order, device, request))
+            .or_else(|| whole(List::Frag))
             .or_else(|| {
-                if order == 0 {
-                    self.steal(device, request)
-                } else {
-                    None
-                }
+                (request.order == 0)
+                    .then(|| self.take_short(device, request))
+                    .flatten()
             })
+    }
+
+    /// A run shorter than wanted: the longest, to the class, that the device has; then from clusters of larger orders.
+    fn take_short(&self, device: &Device, request: &Request) -> Option<Run> {
+        (0..=run_class(request.want))
+            .rev()
+            .find_map(|class| {
+                self.take_list((List::Nonfull, class), device, request, 1 << class)
+                    .or_else(|| self.take_list((List::Frag, class), device, request, 1 << class))
+            })
+            .or_else(|| self.steal(device, request))
     }
 
     /// Single slots from clusters of larger orders.
     fn steal(&self, device: &Device, request: &Request) -> Option<Run> {
         (1..ORDERS).find_map(|order| {
-            self.take_list(List::Frag, order, device, request)
-                .or_else(|| self.take_list(List::Nonfull, order, device, request))
+            let of_list = |list| self.take_members(self.set(list, order, 0)?, device, request, 1);
+            of_list(List::Frag).or_else(|| of_list(List::Nonfull))
         })
     }
 
-    fn take_list(&self, list: List, order: usize, device: &Device, request: &Request) -> Option<Run> {
-        let set = self.set(list, order)?;
+    /// From the clusters on a list, of the request's order; for single slots of those with runs of a class.
+    fn take_list(
+        &self,
+        (list, class): (List, usize),
+        device: &Device,
+        request: &Request,
+        least: usize,
+    ) -> Option<Run> {
+        self.take_members(self.set(list, request.order, class)?, device, request, least)
+    }
+
+    fn take_members(
+        &self,
+        set: BitTree<'_>,
+        device: &Device,
+        request: &Request,
+        least: usize,
+    ) -> Option<Run> {
         let tries = if request.order == 0 {
             usize::MAX
         } else {
@@ -220,7 +274,7 @@ impl<'a, P: Punch> Slots<'a, P> {
         let mut at = device.first_cluster as usize;
         for _ in 0..tries {
             let cluster = set.next(at, device.end_cluster() as usize)?;
-            let run = self.take(cluster as u32, request, 0);
+            let run = self.take(cluster as u32, request, 0, least);
             if run.is_some() {
                 return run;
             }
@@ -238,7 +292,7 @@ impl<'a, P: Punch> Slots<'a, P> {
                 return None;
             }
             let cluster = device.first_cluster + seen;
-            let run = self.take(cluster, request, 0);
+            let run = self.take(cluster, request, 0, 1);
             let _ = state
                 .fresh
                 .compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed);
@@ -248,8 +302,9 @@ impl<'a, P: Punch> Slots<'a, P> {
         }
     }
 
-    /// Tries to allocate in one cluster, looking from place `from` on.
-    fn take(&self, cluster: u32, request: &Request, from: usize) -> Option<Run> {
+    /// Tries to allocate in one cluster, looking from place `from` on: a run of `least` slots at least, but what is left
+    /// of a cluster that was filled in order is taken whatever its length.
+    fn take(&self, cluster: u32, request: &Request, from: usize, least: usize) -> Option<Run> {
         let (index, device) = devices::owner_of(self.parts.devices, cluster)?;
         if self.parts.states.get(index)?.shut.load(Ordering::Relaxed) != 0 {
             return None;
@@ -260,13 +315,31 @@ impl<'a, P: Punch> Slots<'a, P> {
             return None;
         }
         let words = self.words(cluster, device.capacity(cluster));
-        let from = if locked.now.count() == 0 { 0 } else { from };
-        let Some((start, count)) = find(words, from, request) else {
-            self.unlock(locked, Done::Took);
-            return None;
+        let (from, least) = if locked.now.count() == 0 {
+            locked.now = locked
+                .now
+                .with_order(request.order)
+                .with_run(run_class(words.len()));
+            (0, 1)
+        } else {
+            (from, least)
         };
-        if locked.now.count() == 0 {
-            locked.now = locked.now.with_order(request.order);
+        let found = find(words, from, request);
+        if request.order == 0
+            && let Some(longest_left) = found.longest_left
+        {
+            let taken = found.count >= least;
+            let longest = if taken {
+                longest_left
+            } else {
+                found.count.max(longest_left)
+            };
+            locked.now = locked.now.with_run(run_class(longest));
+        }
+        let (start, count) = (found.start, found.count);
+        if count == 0 || (count < least && !found.is_rest) {
+            self.unlock(locked, if count == 0 { Done::Took } else { Done::Nothing });
+            return None;
         }
         locked.now = locked.now.next_generation();
         let taken = SlotWord::taken(request.owner, locked.now.generation());
@@ -278,8 +351,13 @@ impl<'a, P: Punch> Slots<'a, P> {
         self.unlock(locked, Done::Took);
         kill_point!("cluster-current");
         if let Some(current) = self.current(request) {
+            let spent = if count < request.want && !found.is_rest {
+                SPENT
+            } else {
+                0
+            };
             let hint = (((start + count) % CLUSTER_SLOTS) as u64) << 32 | u64::from(cluster + 1);
-            current.store(hint, Ordering::Relaxed);
+            current.store(hint | spent, Ordering::Relaxed);
         }
         let first = cluster * CLUSTER_SLOTS as u32 + start as u32;
         Some(Run { first, count })
@@ -314,6 +392,7 @@ impl<'a, P: Punch> Slots<'a, P> {
             let count = each(|_| SlotWord::FREE);
             kill_point!("cluster-freed");
             locked.now = locked.now.with_count(locked.now.count().saturating_sub(count));
+            self.note_runs(&mut locked, group);
             self.unlock(locked, Done::Freed);
         } else {
             each(SlotWord::released);
@@ -359,11 +438,38 @@ impl<'a, P: Punch> Slots<'a, P> {
     }
 }
 
-/// Start and length of the free words to take: a whole aligned group, or for order 0 the first run of the
-/// length wanted, else the longest there is. Looks from `from` to the end, then from the front.
-fn find(words: &[AtomicU64], from: usize, request: &Request) -> Option<(usize, usize)> {
+/// The lowest class whose runs are all long enough, or the highest there is.
+const fn sure_class(want: usize) -> usize {
+    let class = run_class(want);
+    if want.is_power_of_two() || class + 1 == RUN_CLASSES {
+        class
+    } else {
+        class + 1
+    }
+}
+
+/// Free words to take.
+struct Found {
+    start: usize,
+    /// 0: there are none.
+    count: usize,
+    /// They reach from where the last allocation ended to the end of the cluster.
+    is_rest: bool,
+    /// The longest run beside this one, where all was looked at.
+    longest_left: Option<usize>,
+}
+
+/// The free words to take: a whole aligned group, or for order 0 what follows `from` if that is enough or all, else the
+/// first run of the length wanted, else the longest there is. Looks from `from` to the end, then from the front.
+fn find(words: &[AtomicU64], from: usize, request: &Request) -> Found {
     let is_free = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
     let from = from.min(words.len());
+    let at = |start, count| Found {
+        start,
+        count,
+        is_rest: false,
+        longest_left: None,
+    };
     if request.order > 0 {
         let len = 1 << request.order;
         let first = from.next_multiple_of(len);
@@ -373,28 +479,59 @@ fn find(words: &[AtomicU64], from: usize, request: &Request) -> Option<(usize, u
                 .get(*start..*start + len)
                 .is_some_and(|g| g.iter().all(is_free))
         };
-        return starts.find(whole).map(|start| (start, len));
+        return starts.find(whole).map_or(at(0, 0), |start| at(start, len));
     }
-    let (mut best, mut longest) = (0, 0);
+    let ahead = words
+        .iter()
+        .skip(from)
+        .take(request.want)
+        .take_while(|word| is_free(word))
+        .count();
+    if ahead == request.want || (ahead > 0 && from + ahead == words.len()) {
+        return Found {
+            is_rest: true,
+            ..at(from, ahead)
+        };
+    }
+    // Not from the middle of a run.
+    let behind = words.iter().take(from).rev().take_while(|word| is_free(word));
+    let from = from - behind.count();
+    // The longest run, and the longest but that.
+    let (mut best, mut longest, mut second) = (0, 0, 0);
     for (lo, hi) in [(from, words.len()), (0, from)] {
         let mut run = 0;
-        for (at, word) in words.iter().enumerate().take(hi).skip(lo) {
-            run = if is_free(word) { run + 1 } else { 0 };
+        let part = words.iter().enumerate().take(hi).skip(lo);
+        for (at_word, is_free) in part.map(|(at, word)| (at, is_free(word))).chain([(hi, false)]) {
+            if is_free {
+                run += 1;
+                if run == request.want {
+                    return at(at_word + 1 - run, run);
+                }
+                continue;
+            }
             if run > longest {
-                (best, longest) = (at + 1 - run, run);
+                (best, second, longest) = (at_word - run, longest, run);
+            } else {
+                second = second.max(run);
             }
-            if run == request.want {
-                return Some((best, longest));
-            }
+            run = 0;
         }
     }
-    (longest > 0).then_some((best, longest))
+    Found {
+        longest_left: Some(second),
+        ..at(best, longest)
+    }
 }
 
 mod locked;
 use locked::Done;
 pub use locked::Locked;
 
+#[cfg(test)]
+#[path = "../tests/models/slots_memory.rs"]
+mod fixture;
+#[cfg(all(test, not(loom)))]
+mod fragmented;
 #[cfg(all(test, loom))]
 mod models;
 #[cfg(all(test, not(loom)))]

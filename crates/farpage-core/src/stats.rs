@@ -72,6 +72,9 @@ counters! {
     LimitOverrun "limit_overrun" "Times the budget was exceeded.",
     SlotLock "slot_lock" "Cluster locks taken to allocate or free slots.",
     SlotLockMissed "slot_lock_missed" "Cluster locks found held by somebody else.",
+    Discard "discard" "Empty clusters of 2 MiB that a swap area was told to forget.",
+    SlotCacheHit "slot_cache_hit" "Runs of slots taken from a CPU's slot cache.",
+    SlotCacheMissed "slot_cache_missed" "Slot caches found held by somebody else.",
 }
 
 /// Where a fault found its page; there is one histogram for each.
@@ -193,7 +196,7 @@ mod tests {
             assert!(seen.insert(name), "{name} twice");
         }
         assert_eq!(Counter::PgfaultZero.name(), "pgfault_zero");
-        assert_eq!(Counter::SlotLockMissed as usize, Counter::COUNT - 1);
+        assert_eq!(Counter::SlotCacheMissed as usize, Counter::COUNT - 1);
         for (index, source) in Source::ALL.into_iter().enumerate() {
             assert_eq!(source as usize, index);
         }

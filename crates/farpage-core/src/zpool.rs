@@ -464,16 +464,6 @@ impl<'a> Zpool<'a> {
         (exchange(desc, seen, next).is_ok() && objects == 0).then_some(zpage)
     }
 
-    /// Every object that names `slot` as its owner: the published one, and what a process that died had not
-    /// yet published or not yet freed. Walks the whole zpool.
-    pub fn handles_of(&self, slot: u32) -> impl Iterator<Item = Handle> + use<'a> {
-        let pool = *self;
-        let objects = (0..self.zpages()).flat_map(move |zpage| pool.objects(zpage));
-        objects
-            .filter(move |&(_, owner)| owner == slot)
-            .map(|(handle, _)| handle)
-    }
-
     /// Zpages that are not free, counted anew: to mend `used` after a death while nobody allocates.
     #[must_use]
     pub fn count_used(&self) -> u64 {

@@ -2,14 +2,14 @@
 
 #[allow(dead_code, reason = "its tallies are for the test of the streams")]
 mod memory_model;
+#[allow(dead_code, reason = "the models of the other structures are for other tests")]
+mod models;
 
-use farpage_core::readahead::{Cluster, Fault, Memory, Order, Policy, Slot, Streams, Window};
+use farpage_core::readahead::{Cluster, Fault, Memory, Order, Policy, Slot, Streams};
 use farpage_core::sync::AtomicU64;
 use memory_model::{Dice, Model};
+use models::readahead::{LO, Limits, PAGES, follow, run};
 use proptest::prelude::*;
-
-const LO: u64 = 1 << 20;
-const PAGES: u64 = 1 << 16;
 
 fn policy() -> impl Strategy<Value = Policy> {
     prop::sample::select(&Policy::ALL[..])
@@ -17,34 +17,12 @@ fn policy() -> impl Strategy<Value = Policy> {
 
 /// A walk that mixes jumps with runs, so that there are streams in it.
 fn walk() -> impl Strategy<Value = Vec<(u64, u32, bool)>> {
-    let run = (0..PAGES, 1..40u64, -9..9i64, 0..3u32, any::<bool>());
-    prop::collection::vec(run, 1..20).prop_map(|runs| {
-        let steps = runs.into_iter().flat_map(|(start, len, stride, thread, hit)| {
-            let page = move |i| (start as i64 + stride * i as i64).rem_euclid(PAGES as i64) as u64;
-            (0..len).map(move |i| (LO + page(i), thread, hit && i % 3 == 1))
-        });
-        steps.collect()
+    let runs = (0..PAGES, 1..40u64, -9..9i64, 0..3u32, any::<bool>());
+    prop::collection::vec(runs, 1..20).prop_map(|runs| {
+        let runs = runs.into_iter();
+        runs.flat_map(|(start, len, stride, thread, hit)| run(start, len, stride, thread, hit))
+            .collect()
     })
-}
-
-fn check(fault: &Fault<'_>, window: &Window) {
-    let last = window.places().last().expect("a page at least");
-    let (lo, hi) = match window.order {
-        Order::Virtual => (fault.lo, fault.hi),
-        Order::Device => fault.slot.map(|s| (s.first, s.end)).expect("a slot"),
-    };
-    assert!(window.first >= lo && last < hi, "{window:?} {fault:?}");
-    assert!(
-        window.len >= 1 && window.len <= fault.most(),
-        "{window:?} {fault:?}"
-    );
-    assert!(window.stride >= 1, "{window:?}");
-    assert!(window.marker.is_none_or(|page| window.holds(page)), "{window:?}");
-    assert_eq!(window.places().count(), window.len as usize);
-    assert!(
-        (0..window.len).all(|step| window.holds(window.at(step))),
-        "{window:?}"
-    );
 }
 
 proptest! {
@@ -57,28 +35,7 @@ proptest! {
         budget in prop_oneof![0..9u32, 0..2000u32, any::<u32>()],
         window_max in prop_oneof![0..9u32, 0..2000u32, any::<u32>()],
     ) {
-        let (cluster, streams, word) = (Cluster::new(), Streams::new(), AtomicU64::new(0));
-        let memory = Memory { cluster: &cluster, streams: &streams, page_cluster };
-        for (page, thread, is_hit) in walk {
-            let offset = (page * 2400 % 4096) as u32 & row_mask;
-            // Slots are the pages in reverse.
-            let (lo, hi, slots) = (LO, LO + PAGES, PAGES + 1);
-            let slot = Slot { slot: hi - page, first: 1, end: slots };
-            let place = Some(slot);
-            let fault = Fault { page, offset, thread, lo, hi, word: &word, slot: place, budget, window_max };
-            if is_hit {
-                if let Some(window) = policy.hit(&fault, &memory, true) {
-                    check(&fault, &window);
-                    prop_assert!(!window.holds(page) && window.len <= budget);
-                }
-                continue;
-            }
-            let window = policy.miss(&fault, &memory);
-            check(&fault, &window);
-            let place = if window.order == Order::Device { slot.slot } else { page };
-            prop_assert!(window.holds(place), "{window:?} {fault:?}");
-            policy.shortened(&fault, &memory, &window, 3);
-        }
+        follow(policy, walk, Limits { row_mask, page_cluster, budget, window_max });
     }
 
     #[test]

@@ -7,12 +7,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use farpage_core::units::{PAGE_SIZE, format_size};
 
-use crate::pool::MAX_AREAS;
+use crate::pool::{MAX_AREAS, trait_of};
 use crate::supervisor::AreaSpec;
 
 /// Largest file made without being asked for a size.
@@ -26,6 +26,8 @@ pub struct OpenArea {
     pub file: File,
     pub blocks: u64,
     pub name: String,
+    /// Bits of [`trait_of`].
+    pub traits: u64,
 }
 
 /// Opens every path among the specs. The error is one line: what, why, how to mend it.
@@ -125,7 +127,10 @@ fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String>
         // SAFETY: our own descriptor.
         unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as i64) };
     }
+    // Holes in what was reserved could run out after all.
+    let punches = if size.is_none() { trait_of::PUNCHES } else { 0 };
     Ok(OpenArea {
+        traits: punches | traits_of_disk(&file) & trait_of::ROTATES,
         file,
         blocks: bytes / PAGE_SIZE as u64,
         name: shown.to_string(),
@@ -188,10 +193,35 @@ fn whole(file: File, path: &Path, length: u64, size: Option<u64>) -> Result<Open
         ));
     }
     Ok(OpenArea {
+        traits: traits_of_disk(&file),
         file,
         blocks: bytes / PAGE_SIZE as u64,
         name: shown.to_string(),
     })
+}
+
+/// What the kernel says of the disk that a file lies on, or that it is. Of a file that takes no space as it is written,
+/// what its disk could discard is of no use.
+fn traits_of_disk(file: &File) -> u64 {
+    let Ok(meta) = file.metadata() else { return 0 };
+    let is_disk = meta.file_type().is_block_device();
+    let number = if is_disk { meta.rdev() } else { meta.dev() };
+    let disk = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
+    // A partition has its queue one level up.
+    let ask = |name: &str| {
+        ["queue", "../queue"]
+            .iter()
+            .find_map(|queue| fs::read_to_string(format!("{disk}/{queue}/{name}")).ok())
+            .is_some_and(|text| text.trim() != "0")
+    };
+    let mut traits = 0;
+    if ask("rotational") {
+        traits |= trait_of::ROTATES;
+    }
+    if is_disk && ask("discard_max_bytes") {
+        traits |= trait_of::DISCARDS;
+    }
+    traits
 }
 
 /// Empty at its beginning, or formatted as swap and not active: nobody's data.
@@ -239,6 +269,17 @@ fn free_bytes(file: &File) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_was_not_reserved_is_given_back() {
+        let directory = std::env::temp_dir();
+        let grows = in_directory(&directory, Some(AREA_MIN)).unwrap();
+        assert_eq!(grows.traits & (trait_of::PUNCHES | trait_of::DISCARDS), 0);
+        assert_ne!(
+            in_directory(&directory, None).unwrap().traits & trait_of::PUNCHES,
+            0
+        );
+    }
 
     #[test]
     fn a_word_behind_an_existing_place_was_meant_as_a_size() {

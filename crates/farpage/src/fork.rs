@@ -242,6 +242,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     mm.forget_waiters();
     mm.reclaimer.store(0, Ordering::Relaxed);
     mm.prefetcher.forget();
+    mm.slot_caches.forget();
     mm.has_debtors.store(0, Ordering::Relaxed);
     drop_not_inherited(mm);
     if mm.header().has(flag::THREAD_DELIVERY) {

@@ -24,6 +24,7 @@ use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
 use crate::readahead::Readahead;
 use crate::reclaim::Frames;
+use crate::slot_caches::SlotCaches;
 use crate::sys::{self, Errno};
 use crate::uffd::Uffd;
 
@@ -76,6 +77,7 @@ pub struct Mm {
     pub foreign: AtomicU32,
     pub readahead: Readahead,
     pub prefetcher: Prefetcher,
+    pub slot_caches: SlotCaches,
     /// 1 while a reclaimer thread of this process runs.
     pub reclaimer: AtomicU32,
     pub fork_lock: AtomicU32,
@@ -112,6 +114,7 @@ static MM: Mm = Mm {
     foreign: AtomicU32::new(0),
     readahead: Readahead::new(),
     prefetcher: Prefetcher::new(),
+    slot_caches: SlotCaches::new(),
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
     has_debtors: AtomicU32::new(0),

@@ -58,6 +58,8 @@ pub fn is_managed(addr: u64) -> bool {
 pub struct Layout {
     /// Number of slots of each device; the last is without a file.
     pub device_slots: [u64; DEVICES],
+    /// What the areas are: bits of [`trait_of`].
+    pub area_traits: [u64; MAX_AREAS],
     pub device_states: u64,
     pub current: u64,
     pub clusters: u64,
@@ -74,10 +76,22 @@ pub struct Layout {
     pub total: u64,
 }
 
+/// What is to be known of a swap area.
+pub mod trait_of {
+    /// Seeks are dear.
+    pub const ROTATES: u64 = 1;
+    /// A file of ours that takes space as it is written: holes give it back.
+    pub const PUNCHES: u64 = 2;
+    /// A block device that discards.
+    pub const DISCARDS: u64 = 4;
+}
+
 /// What the tree's creator decides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Geometry {
     pub area_blocks: [u64; MAX_AREAS],
+    /// Bits of [`trait_of`].
+    pub area_traits: [u64; MAX_AREAS],
     /// Most zpages the compressed tier may use.
     pub zpages: u64,
 }
@@ -86,7 +100,10 @@ impl Layout {
     #[must_use]
     pub fn new(geometry: &Geometry) -> Layout {
         const ALIGN: u64 = 2 << 20;
-        let mut layout = Layout::default();
+        let mut layout = Layout {
+            area_traits: geometry.area_traits,
+            ..Layout::default()
+        };
         // A compressed page is at least one 64-byte object, but 16 per page of storage is as dense as data gets
         // in practice; slots are 8 bytes of sparse memory each.
         let compressed = geometry.zpages * (ZPAGE_BYTES / PAGE_SIZE) as u64 * 16;
@@ -131,11 +148,14 @@ impl Layout {
     fn devices(&self) -> [Device; DEVICES] {
         let mut first_cluster = 1;
         core::array::from_fn(|i| {
+            let traits = self.area_traits.get(i).copied().unwrap_or(0);
             let device = Device {
                 first_cluster,
                 slots: self.device_slots[i] as u32,
                 priority: -(i as i32) - 1,
                 has_file: i < MAX_AREAS,
+                rotates: traits & trait_of::ROTATES != 0,
+                discards: traits & (trait_of::PUNCHES | trait_of::DISCARDS) != 0,
             };
             first_cluster = device.end_cluster();
             device
@@ -186,6 +206,8 @@ pub struct Header {
     pub start_ns: AtomicU64,
     /// Index of the readahead policy in `Policy::ALL`.
     pub readahead: AtomicU32,
+    /// Slot caches are used while so many slots are free; 0: never.
+    pub slot_cache_floor: AtomicU64,
     pub hits: Hits,
     pub windows: WindowCounts,
     pub area: [Area; MAX_AREAS],

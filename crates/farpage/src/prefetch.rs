@@ -87,18 +87,9 @@ impl Request {
     /// stands for it because it was not to be had; given out once.
     pub fn take_marker(&mut self, start: u64, fetched: u64) -> Option<u64> {
         let window = self.window.as_mut()?;
-        let marker = window.marker?;
-        let is_past = |page: u64| match window.direction {
-            Direction::Backward => page <= marker,
-            Direction::Forward | Direction::Around => page >= marker,
-        };
-        let mut places = bits(fetched).filter(|place| is_past(start + place));
-        let place = match window.direction {
-            Direction::Backward => places.next_back(),
-            Direction::Forward | Direction::Around => places.next(),
-        }?;
+        let page = window.marker_in(bits(fetched).map(|place| start + place))?;
         window.marker = None;
-        Some(place)
+        Some(page - start)
     }
 }
 

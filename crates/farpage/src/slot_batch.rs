@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::slots::{Request, Run};
 
 use crate::mm::Mm;
+use crate::slot_caches;
 use crate::sys;
 use crate::tiers;
 
@@ -50,7 +51,12 @@ impl SlotBatch {
     fn take(&mut self, mm: &Mm, has_file: bool, left: usize) -> Option<u32> {
         let ahead = &mut self.classes[usize::from(has_file)];
         if ahead.next == ahead.end {
-            let run = alloc(mm, has_file, left.clamp(1, AHEAD))?;
+            let want = if slot_caches::are_on(mm) {
+                AHEAD
+            } else {
+                left.clamp(1, AHEAD)
+            };
+            let run = slot_caches::take_run(mm, has_file).or_else(|| alloc(mm, has_file, want))?;
             *ahead = Ahead {
                 next: run.first,
                 end: run.first + run.count as u32,
@@ -62,15 +68,18 @@ impl SlotBatch {
 
     /// Gives back what was not used.
     pub fn finish(self, mm: &Mm) {
-        for ahead in self.classes {
-            let mut slots = [0u32; AHEAD];
-            let count = (ahead.end - ahead.next) as usize;
-            if count > 0 {
-                slots
-                    .iter_mut()
-                    .zip(ahead.next..ahead.end)
-                    .for_each(|(to, slot)| *to = slot);
-                tiers::release(mm, &slots[..count]);
+        for (has_file, ahead) in [false, true].into_iter().zip(self.classes) {
+            let left = Run {
+                first: ahead.next,
+                count: (ahead.end - ahead.next) as usize,
+            };
+            if left.count > 0
+                && let Some(run) = slot_caches::keep_run(mm, has_file, left)
+            {
+                let mut slots = [0u32; AHEAD];
+                let places = slots.iter_mut().zip(run.first..);
+                places.for_each(|(to, slot)| *to = slot);
+                tiers::release_now(mm, &slots[..run.count]);
             }
         }
     }
@@ -104,6 +113,10 @@ fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {
         has_file,
     };
     let mut run = view.alloc(&request);
+    if run.is_none() && slot_caches::are_on(mm) {
+        slot_caches::drain(mm);
+        run = view.alloc(&request);
+    }
     if run.is_none() && has_file && reopen(mm) {
         run = view.alloc(&request);
     }

@@ -17,6 +17,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use farpage_core::readahead::Policy;
+use farpage_core::slot_cache::{FREE_MIN_PER_CPU, SlotPolicy};
 use farpage_core::units::{PAGE_SIZE, format_size};
 use farpage_core::zpool::ZPAGE_BYTES;
 
@@ -24,7 +25,7 @@ use crate::areas::{self, OpenArea};
 use crate::join::ENV_POOL;
 use crate::ledger::Ledger;
 use crate::mm::fd;
-use crate::pool::{Geometry, Pool, flag};
+use crate::pool::{Geometry, MAX_AREAS, Pool, flag};
 use crate::snapshot::Snapshot;
 use crate::sys;
 
@@ -55,6 +56,7 @@ pub struct RunConfig {
     pub eager: bool,
     pub allow_io_uring: bool,
     pub readahead: Policy,
+    pub slots: SlotPolicy,
     pub command: Vec<OsString>,
     /// The preload library's bytes.
     pub preload: &'static [u8],
@@ -108,8 +110,9 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
 
 fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), String> {
     let mut geometry = Geometry::default();
-    for (blocks, area) in geometry.area_blocks.iter_mut().zip(open) {
-        *blocks = area.blocks;
+    for (i, area) in open.iter().enumerate().take(MAX_AREAS) {
+        geometry.area_blocks[i] = area.blocks;
+        geometry.area_traits[i] = area.traits;
     }
     let compressed = config.areas.iter().find_map(|spec| match spec {
         AreaSpec::Compressed { limit } => Some(
@@ -140,6 +143,12 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         flags |= if on { bit } else { 0 };
     }
     header.flags.store(flags, Ordering::Relaxed);
+    if config.slots == SlotPolicy::Cache {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+        header
+            .slot_cache_floor
+            .store(cpus * FREE_MIN_PER_CPU, Ordering::Relaxed);
+    }
     let policy = Policy::ALL.iter().position(|policy| *policy == config.readahead);
     header
         .readahead

@@ -10,6 +10,7 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::discard;
 use crate::fault;
 use crate::mm::{Mm, mm};
 use crate::pool::is_managed;
@@ -96,6 +97,10 @@ extern "C" fn reclaimer_main() -> ! {
             done += writeback::run(mm);
         }
         if done == 0 {
+            {
+                let _inside = mm.gate.shared();
+                discard::run(mm);
+            }
             SLEEPS.store(1, Ordering::Relaxed);
             sys::futex_wait(&mm.header().reclaim_seq, seq, true, PERIOD_US);
             SLEEPS.store(0, Ordering::Relaxed);

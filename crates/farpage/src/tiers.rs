@@ -24,6 +24,7 @@ use farpage_core::zpool::Handle;
 
 use crate::mm::{Context, Mm, PAGE, fd};
 use crate::pool::Pool;
+use crate::slot_caches;
 use crate::sys::{self, Errno};
 
 const HEADER_BYTES: usize = 16;
@@ -371,6 +372,13 @@ pub fn checksum(address: u64) -> u32 {
 
 /// Gives back slots of this process that have no content.
 pub fn release(mm: &Mm, slots: &[u32]) {
+    if !slot_caches::free(mm, slots) {
+        release_now(mm, slots);
+    }
+}
+
+/// The same, past the slot caches; neighbours in one step.
+pub fn release_now(mm: &Mm, slots: &[u32]) {
     let view = mm.pool().slots();
     if let Err(impossible) = view.release(slots, mm.owner()) {
         stop(&impossible);

@@ -156,16 +156,6 @@ impl Policy {
         }
     }
 
-    /// The policy to use when some device rotates: there virtual neighbours cost a seek each, so `vma`
-    /// becomes `cluster`, as in the kernel. Others stay.
-    #[must_use]
-    pub const fn on_device(self, rotates: bool) -> Self {
-        match self {
-            Self::Vma if rotates => Self::Cluster,
-            other => other,
-        }
-    }
-
     /// The window to fetch for a miss. It holds the faulting page (or its slot), at most [`Fault::most`]
     /// pages, and no page outside the region unless the faulting one is.
     #[must_use]
@@ -193,14 +183,6 @@ impl Policy {
                 None
             }
             Self::Adaptive => memory.streams.hit(fault),
-        }
-    }
-
-    /// Notes that of a window answered to `fault` only the first `len` pages (in the order of
-    /// [`Window::at`]) were fetched, so that the stream is expected where it will really miss.
-    pub fn shortened(self, fault: &Fault<'_>, memory: &Memory<'_>, window: &Window, len: u32) {
-        if self == Self::Adaptive {
-            memory.streams.shortened(fault, window, len);
         }
     }
 }
@@ -301,13 +283,14 @@ impl Window {
         self.places().any(|held| held == place)
     }
 
-    /// The page to leave unmapped when only those that `is_fetched` could be had: the marker if it could,
-    /// else the next one in the order of use, else the last one before it.
-    pub fn marker_among(&self, mut is_fetched: impl FnMut(u64) -> bool) -> Option<u64> {
+    /// The page to leave unmapped when only those `fetched`, ascending, could be had: the marker, or the next of them in
+    /// the order of use.
+    pub fn marker_in(&self, mut fetched: impl DoubleEndedIterator<Item = u64>) -> Option<u64> {
         let marker = self.marker?;
-        let step = (0..self.len).find(|&step| self.at(step) == marker)?;
-        let onward = (step..self.len).chain((0..step).rev());
-        onward.map(|step| self.at(step)).find(|&page| is_fetched(page))
+        match self.direction {
+            Direction::Backward => fetched.rev().find(|&page| page <= marker),
+            Direction::Forward | Direction::Around => fetched.find(|&page| page >= marker),
+        }
     }
 }
 
@@ -325,9 +308,6 @@ mod tests {
         assert_eq!("Adaptive".parse::<Policy>(), Err(UnknownPolicy));
         assert_eq!("".parse::<Policy>(), Err(UnknownPolicy));
         assert_eq!(Policy::default(), Policy::Adaptive);
-        assert_eq!(Policy::Vma.on_device(true), Policy::Cluster);
-        assert_eq!(Policy::Vma.on_device(false), Policy::Vma);
-        assert_eq!(Policy::Adaptive.on_device(true), Policy::Adaptive);
     }
 
     #[test]
@@ -345,14 +325,22 @@ mod tests {
         assert!([10, 13, 16, 19].iter().all(|&page| window.holds(page)));
         assert!(![9, 11, 22].iter().any(|&page| window.holds(page)));
         assert_eq!((window.at(0), window.at(3)), (10, 19));
-        assert_eq!(window.marker_among(|_| true), Some(16));
-        assert_eq!(window.marker_among(|page| page > 16), Some(19));
-        assert_eq!(window.marker_among(|page| page < 16), Some(13));
-        assert_eq!(window.marker_among(|_| false), None);
+        let marker = |window: &Window, least, most| {
+            let fetched: Vec<_> = window
+                .places()
+                .filter(|page| (least..=most).contains(page))
+                .collect();
+            window.marker_in(fetched.into_iter())
+        };
+        assert_eq!(marker(&window, 0, 99), Some(16));
+        assert_eq!(marker(&window, 17, 99), Some(19));
+        assert_eq!(marker(&window, 0, 15), None);
         window.direction = Direction::Backward;
         assert_eq!((window.at(0), window.at(3)), (19, 10));
-        assert_eq!(window.marker_among(|page| page < 16), Some(13));
+        assert_eq!(marker(&window, 0, 99), Some(16));
+        assert_eq!(marker(&window, 0, 15), Some(13));
+        assert_eq!(marker(&window, 17, 99), None);
         window.marker = None;
-        assert_eq!(window.marker_among(|_| true), None);
+        assert_eq!(marker(&window, 0, 99), None);
     }
 }

@@ -1,13 +1,16 @@
 //! A cluster in the hands of one thread: locking, unlocking, the lists, and mending what a dead holder left.
 
-use super::{Punch, SETS, Slots};
+use super::{LONG_RUN, Punch, SETS, Slots};
 use crate::bit_tree::BitTree;
-use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS};
+use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS, RUN_CLASSES, run_class};
 use crate::devices::{self, DeviceState};
 use crate::kill_point;
 use crate::swap_table::{SlotKind, SlotWord};
 use crate::sync::{AtomicU64, Ordering};
 
+/// A cluster in which no run of this class is left after an allocation is as good as full: what lies in it
+/// waits to be written back, or the holes that stay would keep it from that.
+const SPENT_BELOW: usize = if cfg!(all(test, loom)) { 0 } else { 3 };
 /// Clusters tried before nothing old is said to be there.
 const OLDEST_TRIES: usize = 16;
 
@@ -77,11 +80,19 @@ impl<'a, P: Punch> Slots<'a, P> {
         };
         let owner = devices::owner_of(self.parts.devices, cluster);
         let capacity = owner.map_or(CLUSTER_SLOTS, |(_, device)| device.capacity(cluster));
+        let discards = owner.is_some_and(|(_, device)| device.discards);
         let mut on = locked.was;
         loop {
             if done != Done::Nothing {
-                let target = locked.now.target(capacity, done == Done::Took);
+                let target = match locked.now.target(capacity, done == Done::Took) {
+                    // Not a cluster that was never used, or has been told of.
+                    List::Free if discards && on.list() != List::Free => List::Discard,
+                    target => target,
+                };
                 locked.now = locked.now.with_list(target);
+            }
+            if locked.now.list() == List::Full {
+                locked.now = locked.now.with_run(0);
             }
             if locked.now.count() == 0 {
                 locked.now = locked.now.with_order(0);
@@ -93,7 +104,8 @@ impl<'a, P: Punch> Slots<'a, P> {
             self.relist(&locked, on);
             kill_point!("cluster-relisted");
             let full = locked.now.list() == List::Full && on.list() != List::Full;
-            if full && !locked.now.queued() && owner.is_some_and(|(_, device)| device.has_file) {
+            let spent = done == Done::Took && locked.now.run() < SPENT_BELOW;
+            if (full || spent) && !locked.now.queued() && owner.is_some_and(|(_, device)| device.has_file) {
                 self.queue(&mut locked);
             }
             on = locked.now;
@@ -151,15 +163,40 @@ impl<'a, P: Punch> Slots<'a, P> {
         self.unlock(locked, Done::Nothing);
     }
 
+    /// Locks an empty cluster whose blocks the device may forget; the caller tells it, then calls
+    /// [`Self::unlock_discarded`]. None if there is none, or the first few are locked.
+    #[must_use]
+    pub fn lock_discard(&self, owner: u16) -> Option<Locked> {
+        let set = self.set(List::Discard, 0, 0)?;
+        let mut at = 0;
+        for _ in 0..OLDEST_TRIES {
+            let cluster = set.next(at, self.parts.clusters.len())?;
+            if let Some(locked) = self.try_lock(cluster as u32, owner) {
+                if locked.now.list() == List::Discard {
+                    return Some(locked);
+                }
+                self.unlock_unchanged(locked);
+            }
+            at = cluster + 1;
+        }
+        None
+    }
+
+    /// Unlocks a cluster from [`Self::lock_discard`]: it is free now.
+    pub fn unlock_discarded(&self, mut locked: Locked) {
+        locked.now = locked.now.with_list(List::Free);
+        self.unlock(locked, Done::Nothing);
+    }
+
     /// Takes the cluster from the set it was on and puts it into the one it belongs to.
     fn relist(&self, locked: &Locked, on: ClusterWord) {
         let member = locked.cluster as usize;
-        let to = set_index(locked.now.list(), locked.now.order());
+        let to = home_of(locked.now);
         if locked.stray {
             (0..SETS).for_each(|set| self.set_at(set).mend(member, Some(set) == to));
             return;
         }
-        let from = set_index(on.list(), on.order());
+        let from = home_of(on);
         // A free cluster that was never used is in no set yet.
         if from == to && locked.now.list() != List::Free {
             return;
@@ -172,8 +209,9 @@ impl<'a, P: Punch> Slots<'a, P> {
         }
     }
 
-    pub(super) fn set(&self, list: List, order: usize) -> Option<BitTree<'a>> {
-        Some(self.set_at(set_index(list, order)?))
+    /// The set of the clusters on a list; for single slots of those with runs of `class` only.
+    pub(super) fn set(&self, list: List, order: usize, class: usize) -> Option<BitTree<'a>> {
+        Some(self.set_at(set_index(list, order, class)?))
     }
 
     pub(super) fn set_at(&self, index: usize) -> BitTree<'a> {
@@ -237,19 +275,23 @@ impl<'a, P: Punch> Slots<'a, P> {
     pub fn fault_of(&self, cluster: u32) -> Option<&'static str> {
         let word = self.cluster_word(cluster);
         let (_, device) = devices::owner_of(self.parts.devices, cluster)?;
-        let home = set_index(word.list(), word.order());
+        let home = home_of(word);
         let listed = |set: usize| self.set_at(set).contains(cluster as usize);
         if word.count() != 0 && self.count_used(cluster) != word.count() {
             return Some("its count is not that of its slots");
         }
         let fits = match word.list() {
-            List::Free => word.count() == 0,
+            List::Free | List::Discard => word.count() == 0,
             List::Full => word.count() == device.capacity(cluster),
             List::Nonfull | List::Frag => word.count() != 0 && word.count() < device.capacity(cluster),
             List::Invalid => false,
         };
         if !fits {
             return Some("its list does not fit its count");
+        }
+        let in_use = matches!(word.list(), List::Nonfull | List::Frag);
+        if in_use && run_class(self.longest_run(cluster)) > word.run() {
+            return Some("it has a longer run of free slots than its word says");
         }
         if (0..SETS).any(|set| Some(set) != home && listed(set)) {
             return Some("it is on a list that its word does not name");
@@ -269,14 +311,68 @@ impl<'a, P: Punch> Slots<'a, P> {
             }
         }
         locked.now = locked.now.with_count(locked.now.count().saturating_sub(count));
+        let class = run_class(self.longest_run(locked.cluster));
+        locked.now = locked.now.with_run(class);
+    }
+
+    fn capacity(&self, cluster: u32) -> usize {
+        let owner = devices::owner_of(self.parts.devices, cluster);
+        owner.map_or(CLUSTER_SLOTS, |(_, device)| device.capacity(cluster))
+    }
+
+    /// The length of the longest run of free slots.
+    fn longest_run(&self, cluster: u32) -> usize {
+        let (mut longest, mut run) = (0, 0);
+        for word in self.words(cluster, self.capacity(cluster)) {
+            run = if word.load(Ordering::Relaxed) == 0 {
+                run + 1
+            } else {
+                0
+            };
+            longest = longest.max(run);
+        }
+        longest
+    }
+
+    /// Raises the class of a locked cluster to that of the longest run which one of `slots`, just freed, lies in.
+    pub(super) fn note_runs(&self, locked: &mut Locked, slots: &[u32]) {
+        let words = self.words(locked.cluster, self.capacity(locked.cluster));
+        let is_free = |word: &&AtomicU64| word.load(Ordering::Relaxed) == 0;
+        let mut seen = 0..0;
+        for &slot in slots {
+            let at = slot as usize % CLUSTER_SLOTS;
+            if seen.contains(&at) || locked.now.run() == RUN_CLASSES - 1 {
+                continue;
+            }
+            let (before, after) = words.split_at(at.min(words.len()));
+            let below = before.iter().rev().take(LONG_RUN).take_while(is_free).count();
+            let above = after.iter().take(LONG_RUN).take_while(is_free).count();
+            if above > 0 {
+                let class = run_class(below + above).max(locked.now.run());
+                locked.now = locked.now.with_run(class);
+                seen = at - below..at + above;
+            }
+        }
     }
 }
 
-const fn set_index(list: List, order: usize) -> Option<usize> {
-    match list {
-        List::Free => Some(0),
-        List::Nonfull if order < ORDERS => Some(1 + order),
-        List::Frag if order < ORDERS => Some(1 + ORDERS + order),
+/// The set that a cluster with this word belongs to.
+const fn home_of(word: ClusterWord) -> Option<usize> {
+    set_index(word.list(), word.order(), word.run())
+}
+
+/// Free; discard; nonfull and frag of single slots by class of run; nonfull and frag of the larger orders.
+const fn set_index(list: List, order: usize, class: usize) -> Option<usize> {
+    let of_list = match list {
+        List::Free => return Some(0),
+        List::Discard => return Some(1),
+        List::Nonfull => 0,
+        List::Frag => 1,
+        _ => return None,
+    };
+    match order {
+        0 if class < RUN_CLASSES => Some(2 + of_list * RUN_CLASSES + class),
+        1..ORDERS => Some(1 + 2 * RUN_CLASSES + of_list * (ORDERS - 1) + order),
         _ => None,
     }
 }
@@ -284,7 +380,7 @@ const fn set_index(list: List, order: usize) -> Option<usize> {
 /// Keeps the figures that steer a device. Slots are told by the eighth of a cluster, so that not every free of a single
 /// slot writes a word that all CPUs share.
 fn steer(state: &DeviceState, before: usize, after: usize) {
-    let (told, new) = (told(before), told(after));
+    let (told, new) = (DeviceState::told(before), DeviceState::told(after));
     if new > told {
         state.used.fetch_add(new - told, Ordering::Relaxed);
     }
@@ -297,10 +393,4 @@ fn steer(state: &DeviceState, before: usize, after: usize) {
     if before > 0 && after == 0 {
         state.active.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// What a device is told of a cluster with `count` slots used.
-pub(super) const fn told(count: usize) -> u64 {
-    const STEP: usize = if CLUSTER_SLOTS < 8 { 1 } else { CLUSTER_SLOTS / 8 };
-    ((count + STEP / 2) / STEP * STEP) as u64
 }

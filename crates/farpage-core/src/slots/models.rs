@@ -1,77 +1,28 @@
 //! Small programs of two threads, run through every interleaving and every outcome of a weak memory within a
 //! bound of preemptions. Clusters have two slots here.
 
+use super::fixture::{Memory, zeros};
 use super::*;
 use crate::swap_table::{Backing, COUNT_MAX, SlotKind};
-use crate::sync::AtomicU32;
 use crate::zpool::Handle;
 use loom::sync::Arc;
 use loom::thread;
-use std::vec::Vec;
 
 const DEVICES: [Device; 1] = [Device {
     first_cluster: 1,
     slots: 4,
     priority: 0,
     has_file: true,
+    rotates: false,
+    discards: false,
 }];
-const CLUSTERS: usize = 3;
 const OBJECT: Backing = Backing::Compressed(Handle(5));
 
-struct Memory {
-    table: Vec<AtomicU64>,
-    clusters: Vec<AtomicU64>,
-    lists: Vec<AtomicU64>,
-    current: Vec<AtomicU64>,
-    fifo: Vec<AtomicU32>,
-    ends: [AtomicU64; 2],
-    states: [DeviceState; 1],
-}
-
-fn zeros(len: usize) -> Vec<AtomicU64> {
-    (0..len).map(|_| AtomicU64::new(0)).collect()
+fn memory() -> Arc<Memory> {
+    Arc::new(Memory::new(&DEVICES))
 }
 
 impl Memory {
-    fn new() -> Arc<Self> {
-        Arc::new(Self {
-            table: zeros(CLUSTERS * CLUSTER_SLOTS),
-            clusters: zeros(CLUSTERS),
-            lists: zeros(list_words(CLUSTERS)),
-            current: zeros(CPUS * CURRENT_WORDS),
-            fifo: (0..CLUSTERS).map(|_| AtomicU32::new(0)).collect(),
-            ends: core::array::from_fn(|_| AtomicU64::new(0)),
-            states: [DeviceState {
-                fresh: AtomicU32::new(0),
-                active: AtomicU32::new(0),
-                used: AtomicU64::new(0),
-                turn: AtomicU32::new(0),
-                shut: AtomicU32::new(0),
-                padding: core::array::from_fn(|_| AtomicU32::new(0)),
-            }],
-        })
-    }
-
-    fn table(&self) -> SwapTable<'_> {
-        SwapTable { words: &self.table }
-    }
-
-    fn slots(&self) -> Slots<'_, &Self> {
-        let parts = Parts {
-            table: self.table(),
-            clusters: &self.clusters,
-            lists: &self.lists,
-            current: &self.current,
-            fifo: Fifo {
-                places: &self.fifo,
-                ends: &self.ends,
-            },
-            devices: &DEVICES,
-            states: &self.states,
-        };
-        Slots::new(parts, self)
-    }
-
     fn alloc(&self, owner: u16) -> Option<u32> {
         let request = Request {
             owner,
@@ -81,22 +32,6 @@ impl Memory {
             has_file: true,
         };
         self.slots().alloc(&request).map(|run| run.first)
-    }
-
-    fn check(&self) {
-        for cluster in 1..CLUSTERS as u32 {
-            assert_eq!(self.slots().fault_of(cluster), None, "cluster {cluster}");
-        }
-    }
-}
-
-impl Punch for &Memory {
-    fn punch(&self, cluster: u32) {
-        let start = cluster as usize * CLUSTER_SLOTS;
-        for word in &self.table[start..start + CLUSTER_SLOTS] {
-            assert_eq!(word.load(Ordering::Relaxed), 0, "used words punched");
-            word.store(0, Ordering::Relaxed);
-        }
     }
 }
 
@@ -110,18 +45,14 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn alloc_against_free() {
     explore(|| {
-        let memory = Memory::new();
+        let memory = memory();
         let first = memory.alloc(1).unwrap();
         let other = Arc::clone(&memory);
         let freeing = thread::spawn(move || other.slots().release(&[first], 1).unwrap());
         let second = memory.alloc(2).unwrap();
         freeing.join().unwrap();
         assert_eq!(memory.table().load(second).owner(), Some(2));
-        let used = memory
-            .table
-            .iter()
-            .filter(|word| word.load(Ordering::Relaxed) != 0);
-        assert_eq!(used.count(), 1);
+        assert_eq!(memory.used(), 1);
         memory.check();
     });
 }
@@ -129,7 +60,7 @@ fn alloc_against_free() {
 #[test]
 fn two_allocations_are_two_slots() {
     explore(|| {
-        let memory = Memory::new();
+        let memory = memory();
         let other = Arc::clone(&memory);
         let second = thread::spawn(move || other.alloc(2).unwrap());
         let first = memory.alloc(1).unwrap();
@@ -145,7 +76,7 @@ fn two_allocations_are_two_slots() {
 #[test]
 fn free_against_free() {
     explore(|| {
-        let memory = Memory::new();
+        let memory = memory();
         let (a, b) = (memory.alloc(1).unwrap(), memory.alloc(2).unwrap());
         let other = Arc::clone(&memory);
         let freeing = thread::spawn(move || other.slots().release(&[a], 1).unwrap());
@@ -160,7 +91,7 @@ fn free_against_free() {
 #[test]
 fn look_up_against_free_and_punch() {
     explore(|| {
-        let memory = Memory::new();
+        let memory = memory();
         let slot = memory.alloc(1).unwrap();
         memory.table().publish(slot, OBJECT).unwrap();
         let other = Arc::clone(&memory);
@@ -187,7 +118,7 @@ fn look_up_against_free_and_punch() {
 #[test]
 fn put_against_dup() {
     explore(|| {
-        let memory = Memory::new();
+        let memory = memory();
         let slot = memory.alloc(1).unwrap();
         memory.table().publish(slot, OBJECT).unwrap();
         memory.table().dup(slot).unwrap();
@@ -212,7 +143,7 @@ fn put_against_dup() {
 #[test]
 fn a_count_never_overflows() {
     explore(|| {
-        let memory = Memory::new();
+        let memory = memory();
         let slot = memory.alloc(1).unwrap();
         let word = memory.table().load(slot).backed(OBJECT, COUNT_MAX - 1).unwrap();
         memory.table[slot as usize].store(word.raw(), Ordering::Relaxed);
@@ -229,7 +160,7 @@ fn a_count_never_overflows() {
 #[test]
 fn a_dead_holder_against_free() {
     explore(|| {
-        let memory = Memory::new();
+        let memory = memory();
         let slot = memory.alloc(1).unwrap();
         let (cluster, taken) = (slot / 2, slot + 1);
         let _held = memory.slots().try_lock(cluster, 7).unwrap();
@@ -248,7 +179,7 @@ fn a_dead_holder_against_free() {
 #[test]
 fn write_back_against_put() {
     explore(|| {
-        let memory = Memory::new();
+        let memory = memory();
         let slot = memory.alloc(1).unwrap();
         memory.table().publish(slot, OBJECT).unwrap();
         let other = Arc::clone(&memory);
@@ -274,7 +205,7 @@ fn write_back_against_put() {
 #[test]
 fn two_frees_against_an_unlock() {
     explore(|| {
-        let memory = Memory::new();
+        let memory = memory();
         let (a, b) = (memory.alloc(1).unwrap(), memory.alloc(2).unwrap());
         let locked = memory.slots().try_lock(a / 2, 3).unwrap();
         let freeing = [(a, 1), (b, 2)].map(|(slot, owner)| {

@@ -185,7 +185,7 @@ impl Model {
             .places()
             .filter(|page| !self.pages.contains_key(page))
             .collect();
-        let marker = window.marker_among(|page| wanted.contains(&page));
+        let marker = window.marker_in(wanted.iter().copied());
         let tally = self.mine(by);
         tally.ahead += wanted.len() as u64;
         tally.window_max = tally.window_max.max(window.len);

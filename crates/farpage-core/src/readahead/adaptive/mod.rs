@@ -82,24 +82,6 @@ impl Streams {
         self.event(fault, Event::Hit)
     }
 
-    /// Takes back from the stream that `window` was answered for what lies beyond its first `len` pages.
-    pub fn shortened(&self, fault: &Fault<'_>, window: &Window, len: u32) {
-        let dropped = window.len.saturating_sub(len);
-        let end = window.at(window.len.saturating_sub(1));
-        if dropped == 0 {
-            return;
-        }
-        let home = Home::of(fault.page.min(PAGE_MAX), tag_of(fault.thread));
-        for (place, mut stream) in self.near(home) {
-            if stream.runs() && stream.steps_to(end) == Some(u64::from(stream.ahead)) {
-                stream.ahead = stream
-                    .ahead
-                    .saturating_sub(u16::try_from(dropped).unwrap_or(u16::MAX));
-                self.update(place, stream);
-            }
-        }
-    }
-
     fn event(&self, fault: &Fault<'_>, event: Event) -> Option<Window> {
         if !fault.is_inside() || fault.page > PAGE_MAX {
             return None;

@@ -145,28 +145,6 @@ fn pages_that_were_there_cost_no_window() {
 }
 
 #[test]
-fn what_was_not_fetched_is_missed_on_course() {
-    let streams = Streams::new();
-    for page in [2000, 2001, 2002, 2004, 2008] {
-        let _ = streams.miss(&fault(page, 1));
-    }
-    let at = fault(2016, 1);
-    let window = streams.miss(&at);
-    assert_eq!(window.len, 16);
-    streams.shortened(&at, &window, 5);
-    assert_eq!(
-        miss(&streams, 2021),
-        (2021, 32, Some(2037)),
-        "where it was cut off"
-    );
-    let at = fault(2037, 1);
-    let window = streams.hit(&at).expect("the marker");
-    assert_eq!((window.first, window.len), (2053, 64));
-    streams.shortened(&at, &window, 0);
-    assert_eq!(miss(&streams, 2053).1, 128);
-}
-
-#[test]
 fn a_stale_stream_begins_again() {
     let streams = Streams::new();
     for page in [2000, 2001, 2002, 2004, 2008] {
@@ -257,7 +235,6 @@ proptest! {
             let fault = Fault { lo, hi, budget, window_max, ..fault(page, thread) };
             let window = streams.miss(&fault);
             check(&fault, Some(window), true);
-            streams.shortened(&fault, &window, budget % 5);
             check(&fault, streams.hit(&fault), false);
             let outside = Fault { hi: lo, ..fault };
             check(&outside, Some(streams.miss(&outside)), true);

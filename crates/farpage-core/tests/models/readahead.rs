@@ -1,0 +1,117 @@
+//! What every readahead policy promises of its windows, whatever the faults.
+
+use farpage_core::readahead::{Cluster, Fault, Memory, Order, Policy, Slot, Streams, Window};
+use farpage_core::sync::AtomicU64;
+
+use super::Input;
+
+pub const LO: u64 = 1 << 20;
+pub const PAGES: u64 = 1 << 16;
+
+/// A page, the thread, and whether readahead had brought it.
+pub type Touch = (u64, u32, bool);
+
+/// Limits of the windows.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Of the byte a touch falls on: 0 for the first of each page.
+    pub row_mask: u32,
+    pub page_cluster: u32,
+    pub budget: u32,
+    pub window_max: u32,
+}
+
+/// A run of touches that some bytes say; none at their end.
+pub fn read(input: &mut Input<'_>) -> Option<Vec<Touch>> {
+    let (what, start, len) = (input.byte()?, u64::from(input.word()?), u64::from(input.byte()?));
+    let stride = i64::from(what % 19) - 9;
+    Some(run(
+        start % PAGES,
+        len % 40 + 1,
+        stride,
+        u32::from(what / 19 % 3),
+        what > 128,
+    ))
+}
+
+/// `len` touches from `start` on, `stride` pages apart.
+pub fn run(start: u64, len: u64, stride: i64, thread: u32, hit: bool) -> Vec<Touch> {
+    let page = |i| (start as i64 + stride * i as i64).rem_euclid(PAGES as i64) as u64;
+    (0..len)
+        .map(|i| (LO + page(i), thread, hit && i % 3 == 1))
+        .collect()
+}
+
+/// The window keeps to its region and its limits.
+pub fn check(fault: &Fault<'_>, window: &Window) {
+    let last = window.places().last().expect("a page at least");
+    let (lo, hi) = match window.order {
+        Order::Virtual => (fault.lo, fault.hi),
+        Order::Device => fault.slot.map(|s| (s.first, s.end)).expect("a slot"),
+    };
+    assert!(window.first >= lo && last < hi, "{window:?} {fault:?}");
+    assert!(
+        window.len >= 1 && window.len <= fault.most(),
+        "{window:?} {fault:?}"
+    );
+    assert!(window.stride >= 1, "{window:?}");
+    assert!(window.marker.is_none_or(|page| window.holds(page)), "{window:?}");
+    assert_eq!(window.places().count(), window.len as usize);
+    assert!(
+        (0..window.len).all(|step| window.holds(window.at(step))),
+        "{window:?}"
+    );
+}
+
+/// Asks a policy about each touch; panics at a window that breaks a promise.
+pub fn follow(policy: Policy, walk: impl IntoIterator<Item = Touch>, limits: Limits) {
+    let Limits {
+        row_mask,
+        page_cluster,
+        budget,
+        window_max,
+    } = limits;
+    let (cluster, streams, word) = (Cluster::new(), Streams::new(), AtomicU64::new(0));
+    let memory = Memory {
+        cluster: &cluster,
+        streams: &streams,
+        page_cluster,
+    };
+    for (page, thread, is_hit) in walk {
+        let offset = (page * 2400 % 4096) as u32 & row_mask;
+        // Slots are the pages in reverse.
+        let (lo, hi, slots) = (LO, LO + PAGES, PAGES + 1);
+        let slot = Slot {
+            slot: hi - page,
+            first: 1,
+            end: slots,
+        };
+        let place = Some(slot);
+        let fault = Fault {
+            page,
+            offset,
+            thread,
+            lo,
+            hi,
+            word: &word,
+            slot: place,
+            budget,
+            window_max,
+        };
+        if is_hit {
+            if let Some(window) = policy.hit(&fault, &memory, true) {
+                check(&fault, &window);
+                assert!(!window.holds(page) && window.len <= budget);
+            }
+            continue;
+        }
+        let window = policy.miss(&fault, &memory);
+        check(&fault, &window);
+        let place = if window.order == Order::Device {
+            slot.slot
+        } else {
+            page
+        };
+        assert!(window.holds(place), "{window:?} {fault:?}");
+    }
+}

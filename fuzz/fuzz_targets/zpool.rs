@@ -1,0 +1,16 @@
+//! The zpool beside a naive model.
+#![no_main]
+
+#[allow(dead_code, reason = "the models of the other structures are for other targets")]
+#[path = "../../crates/farpage-core/tests/models/mod.rs"]
+mod models;
+
+use libfuzzer_sys::fuzz_target;
+use models::zpool::{Event, follow};
+use models::{Input, events};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some((&limit, rest)) = bytes.split_first() {
+        follow(events(Input(rest), Event::read), usize::from(limit % 7));
+    }
+});
