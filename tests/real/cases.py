@@ -123,6 +123,9 @@ def check_nothing_left(job, leftovers):
     check(not leftovers.new(), f"left behind: {', '.join(leftovers.new())}")
     files = [entry.name for entry in (job.cwd / "tmp").iterdir()]
     check(not files, f"left in TMPDIR: {', '.join(files)}")
+    # An image once could not set itself up after exec, and its program ended well, unmanaged and unseen.
+    unmanaged = [line for line in job.err.read_text(errors="replace").splitlines() if "without a memory budget" in line]
+    check(not unmanaged, f"a process was not managed: {unmanaged[:1]}")
 
 
 def run_case(case, delivery, as_user=False):

@@ -78,10 +78,12 @@ fn activate_alone() -> bool {
 type Step = (&'static str, Errno);
 
 fn run_steps(mm: &Mm) -> Result<(), Step> {
+    // First of all: a filter from before an exec lets only calls from the stub change our descriptors.
+    signals::take().map_err(|e| ("mapping the system call stub", e))?;
     mm.prepare_active().map_err(|e| ("mapping page states", e))?;
     kill_point!("activate-marked");
     open_userfaultfd(mm).map_err(|e| ("userfaultfd", e))?;
-    signals::install().map_err(|e| ("mapping the system call stub", e))?;
+    signals::strip_masks();
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;
     register_all(mm).map_err(|e| ("registering memory", e))?;
     kill_point!("activate-registered");

@@ -87,14 +87,7 @@ pub fn is_taken(sig: i32) -> bool {
     Virtual::of(sig).is_some() && OWNER.load(Ordering::Acquire) == TAKEN
 }
 
-/// Makes the process ready for faults that come as SIGBUS, and routes [`sys`] through the stub. Called once, at activation.
-pub fn install() -> Result<(), Errno> {
-    take()?;
-    strip_masks();
-    Ok(())
-}
-
-/// Takes SIGBUS and SIGSYS over, once; the program's actions for them become virtual. A dormant process needs it as soon as
+/// Takes SIGBUS and SIGSYS over, once, and routes [`sys`] through the stub; the program's actions for them become virtual. A dormant process needs it as soon as
 /// one of them is believed blocked: the kernel delivers it, and somebody has to keep it until it is let through.
 pub fn take() -> Result<(), Errno> {
     // Signals are blocked, so the thread that others wait for here is never interrupted by one that waits too.
@@ -140,8 +133,8 @@ fn install_handlers() {
     }
 }
 
-/// Handlers installed by raw system calls while dormant may block our signals; new ones go through [`sigaction`].
-fn strip_masks() {
+/// At activation: handlers installed by raw system calls while dormant may block our signals; new ones go through [`sigaction`].
+pub fn strip_masks() {
     for sig in 1..=64 {
         let mut action = Action::default();
         if kernel_sigaction(sig, None, Some(&mut action)) == 0
