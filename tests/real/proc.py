@@ -192,9 +192,11 @@ class Leftovers:
         names = set()
         for place, all_of_them in self.PLACES.items():
             for entry in Path(place).iterdir() if Path(place).is_dir() else ():
-                if all_of_them or ("farpage" in entry.name.lower() and not names_a_live_process(entry.name)):
+                told = "farpage" in entry.name.lower()
+                if (all_of_them or told) and not (told and names_a_live_process(entry.name)):
                     names.add(str(entry))
-        names.add("swaps: " + Path("/proc/swaps").read_text())
+        areas = [line.split()[0] for line in Path("/proc/swaps").read_text().splitlines()[1:]]
+        names.update(f"swap area {area}" for area in areas if not names_a_live_process(Path(area).name))
         return names
 
     def new(self):
