@@ -8,9 +8,10 @@ use crate::kill_point;
 use crate::swap_table::{SlotKind, SlotWord};
 use crate::sync::{AtomicU64, Ordering};
 
-/// A cluster in which no run of this class is left after an allocation is as good as full: what lies in it
-/// waits to be written back, or the holes that stay would keep it from that.
-const SPENT_BELOW: usize = if cfg!(all(test, loom)) { 0 } else { 3 };
+/// A cluster in which no run of this class, a whole block of frames, is left after an allocation is passed over from then on:
+/// what lies in it waits to be written back, or the holes that stay would keep it from that. (With a lower bound a tree once
+/// wrote 1 page back instead of 70,000.)
+const SPENT_BELOW: usize = if cfg!(all(test, loom)) { 0 } else { RUN_CLASSES - 1 };
 /// Clusters tried before nothing old is said to be there.
 const OLDEST_TRIES: usize = 16;
 
@@ -104,7 +105,9 @@ impl<'a, P: Punch> Slots<'a, P> {
             self.relist(&locked, on);
             kill_point!("cluster-relisted");
             let full = locked.now.list() == List::Full && on.list() != List::Full;
-            let spent = done == Done::Took && locked.now.run() < SPENT_BELOW;
+            // Also when an allocation that looked for more has found that it is.
+            let looked = done == Done::Took || on.run() >= SPENT_BELOW;
+            let spent = looked && locked.now.run() < SPENT_BELOW && locked.now.count() > 0;
             if (full || spent) && !locked.now.queued() && owner.is_some_and(|(_, device)| device.has_file) {
                 self.queue(&mut locked);
             }

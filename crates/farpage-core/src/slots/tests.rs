@@ -276,6 +276,29 @@ fn full_clusters_are_written_back_in_the_order_they_filled() {
     memory.check();
 }
 
+/// A cluster that is passed over because it has no long run left waits to be written back too. It once did not: what was
+/// compressed into it stayed in RAM for good.
+#[test]
+fn a_cluster_that_is_passed_over_is_written_back() {
+    let memory = Memory::new(&DEVICES);
+    let slots = memory.slots();
+    (0..8).for_each(|_| drop(slots.alloc(&request(0, 64, true))));
+    let full = slots.lock_oldest(5).unwrap();
+    assert_eq!(full.cluster(), 1);
+    slots.unlock_unchanged(full);
+    for hole in [612..692, 812..892] {
+        slots.release(&hole.collect::<Vec<_>>(), 3).unwrap();
+    }
+    let mut runs = Vec::new();
+    while !runs.iter().any(|run: &Run| run.first >= 3 * 512) || runs.len() < 3 {
+        assert!(runs.len() < 8, "{runs:?}");
+        runs.push(slots.alloc(&request(0, 64, true)).unwrap());
+    }
+    let waiting: Vec<_> = slots.waiting().collect();
+    assert_eq!(waiting, [1], "{runs:?}");
+    memory.check();
+}
+
 /// A process that dies between locking a fresh cluster and allocating in it holds nobody up and loses nothing.
 #[test]
 fn a_death_on_a_fresh_cluster() {
