@@ -23,7 +23,7 @@ use farpage_core::page_state::{Kind, PageState};
 use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
 
 use crate::cleanup::next_data;
-use crate::pool::{Pool, STATES_LEN, entry_state};
+use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state};
 use crate::{snapshot, tiers};
 
 /// Looks at the pool before a difference is believed, and the time between them.
@@ -76,7 +76,8 @@ pub fn check(pid: i32) -> Result<Report, String> {
 
 fn look(file: &File, pool: &Pool) -> Result<Look, String> {
     let mut look = Look::default();
-    let held = references(file, pool, &mut look)?;
+    let mut held = references(file, pool, &mut look)?;
+    hold_moved(pool, &mut held);
     look_at_clusters(pool, &held, &mut look);
     look_at_objects(pool, &mut look);
     for (&slot, &count) in &held {
@@ -115,6 +116,51 @@ fn references(file: &File, pool: &Pool, look: &mut Look) -> Result<HashMap<u32, 
         }
     }
     Ok(held)
+}
+
+/// A slot whose content is in another slot holds that one.
+fn hold_moved(pool: &Pool, held: &mut HashMap<u32, u32>) {
+    let mut left: Vec<u32> = held.keys().copied().collect();
+    while let Some(slot) = left.pop() {
+        if let Some(Backing::Moved { to }) = pool.swap_table().load(slot).backing() {
+            let references = held.entry(to).or_default();
+            *references += 1;
+            if *references == 1 {
+                left.push(to);
+            }
+        }
+    }
+}
+
+/// The taken slots of area `index`, if no page of any process names one of them now: references that dead processes left.
+/// `None` also while a process is being born, which may be about to name one.
+pub fn lost_slots(file: &File, pool: &Pool, index: usize) -> Option<u64> {
+    let embryo = |entry: &ProcEntry| entry.state.load(Ordering::Acquire) == entry_state::EMBRYO;
+    let births = pool.header().births.load(Ordering::Acquire);
+    let mut held = references(file, pool, &mut Look::default()).ok()?;
+    hold_moved(pool, &mut held);
+    let device = pool.devices()[index];
+    let fresh = pool.device_states()[index].fresh.load(Ordering::Relaxed);
+    let slots = pool.slots();
+    let mut lost = 0;
+    for cluster in device.first_cluster..(device.first_cluster + fresh).min(device.end_cluster()) {
+        if slots.cluster_word(cluster).count() == 0 {
+            continue;
+        }
+        let first = cluster * CLUSTER_SLOTS as u32;
+        for slot in first..first + CLUSTER_SLOTS as u32 {
+            let word = pool.swap_table().load(slot);
+            if word.kind() == SlotKind::Free {
+                continue;
+            }
+            if word.backing().is_none() || held.contains_key(&slot) {
+                return None;
+            }
+            lost += 1;
+        }
+    }
+    let same = pool.header().births.load(Ordering::Acquire) == births;
+    (same && !pool.processes().iter().any(embryo)).then_some(lost)
 }
 
 fn look_at_clusters(pool: &Pool, held: &HashMap<u32, u32>, look: &mut Look) {
@@ -181,7 +227,7 @@ fn fault_of_slot(pool: &Pool, slot: u32, word: SlotWord) -> Option<&'static str>
         SlotKind::Device if tiers::place_of(pool, slot).is_none() => {
             Some("written to a block, but it has none")
         }
-        SlotKind::Device => None,
+        SlotKind::Device | SlotKind::Moved => None,
         SlotKind::Released => Some("released, but not swept"),
         SlotKind::Invalid => Some("not a word of farpage's"),
     }

@@ -25,7 +25,7 @@ use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
 use crate::stub::{STUB_ADDR, STUB_LEN};
 use crate::sys::{self, Errno};
-use crate::{activate, mem, thread, tiers, trap};
+use crate::{activate, mem, swapoff, thread, tier_files, tiers, trap};
 
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const NOT_INHERITED_MAX: usize = 4096;
@@ -155,6 +155,7 @@ pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
     pool.processes()[index]
         .born_ns
         .store(sys::now_ns(), Ordering::Relaxed);
+    pool.header().births.fetch_add(1, Ordering::AcqRel);
     Some(index)
 }
 
@@ -219,12 +220,14 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     activate::open_userfaultfd(mm)?;
     activate::register_all(mm)?;
     cow::after_clone(mm);
+    tier_files::inherit(mm);
     child.pid.store(sys::getpid(), Ordering::Relaxed);
     child.state.store(entry_state::LIVE, Ordering::Release);
     mm.fork_lock.store(0, Ordering::Relaxed);
     mm.forget_waiters();
     mm.reclaimer.store(0, Ordering::Relaxed);
     mm.prefetcher.forget();
+    swapoff::forget();
     mm.has_debtors.store(0, Ordering::Relaxed);
     drop_not_inherited(mm);
     if mm.header().has(flag::THREAD_DELIVERY) {

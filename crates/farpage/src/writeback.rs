@@ -16,6 +16,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::devices;
 use farpage_core::stats::Counter;
 use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
 use farpage_core::units::PAGE_SIZE;
@@ -53,6 +54,10 @@ pub fn run(mm: &Mm) -> u64 {
         let Some(locked) = view.lock_oldest(mm.owner()) else {
             break;
         };
+        if !stays(mm, locked.cluster()) {
+            view.unlock_again(locked);
+            continue;
+        }
         let outcome = write_cluster(mm, locked.cluster(), pages);
         done += outcome.written;
         if outcome.again {
@@ -67,6 +72,12 @@ pub fn run(mm: &Mm) -> u64 {
     tiers::count_locks(mm.pool(), &view);
     tiers::count_writebacks(mm, done);
     done
+}
+
+/// Whether the area of a cluster takes pages: not while it is being emptied.
+fn stays(mm: &Mm, cluster: u32) -> bool {
+    let owner = devices::owner_of(mm.pool().devices(), cluster);
+    owner.is_some_and(|(index, _)| mm.pool().device_states()[index].stays())
 }
 
 fn work_area() -> Option<&'static mut Pages> {

@@ -3,7 +3,7 @@
 use super::{Punch, SETS, Slots};
 use crate::bit_tree::BitTree;
 use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS};
-use crate::devices::{self, DeviceState};
+use crate::devices::DeviceState;
 use crate::swap_table::{SlotKind, SlotWord};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -71,7 +71,7 @@ impl<'a, P: Punch> Slots<'a, P> {
         let Some(word) = self.parts.clusters.get(cluster as usize) else {
             return;
         };
-        let owner = devices::owner_of(self.parts.devices, cluster);
+        let owner = self.device_of(cluster);
         let capacity = owner.map_or(CLUSTER_SLOTS, |(_, device)| device.capacity(cluster));
         let mut on = locked.was;
         loop {
@@ -100,7 +100,7 @@ impl<'a, P: Punch> Slots<'a, P> {
                 done = Done::Freed;
             }
         }
-        if let Some(state) = owner.and_then(|(index, _)| self.parts.states.get(index)) {
+        if let Some((state, _)) = owner {
             steer(state, locked.was.count(), locked.now.count());
         }
     }
@@ -201,13 +201,13 @@ impl<'a, P: Punch> Slots<'a, P> {
             stray: true,
         };
         self.sweep(&mut locked);
-        locked.now = locked.now.with_count(self.count_used(cluster));
+        locked.now = locked.now.with_count(self.count_words(cluster));
         self.unlock(locked, Done::Freed);
         true
     }
 
     /// The words of a cluster that are not free.
-    fn count_used(&self, cluster: u32) -> usize {
+    fn count_words(&self, cluster: u32) -> usize {
         let used = |word: &&AtomicU64| word.load(Ordering::Acquire) != 0;
         self.words(cluster, CLUSTER_SLOTS).iter().filter(used).count()
     }
@@ -217,10 +217,10 @@ impl<'a, P: Punch> Slots<'a, P> {
     #[must_use]
     pub fn fault_of(&self, cluster: u32) -> Option<&'static str> {
         let word = self.cluster_word(cluster);
-        let (_, device) = devices::owner_of(self.parts.devices, cluster)?;
+        let (_, device) = self.device_of(cluster)?;
         let home = set_index(word.list(), word.order());
         let listed = |set: usize| self.set_at(set).contains(cluster as usize);
-        if word.count() != 0 && self.count_used(cluster) != word.count() {
+        if word.count() != 0 && self.count_words(cluster) != word.count() {
             return Some("its count is not that of its slots");
         }
         let fits = match word.list() {

@@ -47,6 +47,7 @@ impl Memory {
                 used: AtomicU64::new(0),
                 turn: AtomicU32::new(0),
                 shut: AtomicU32::new(0),
+                missing: AtomicU32::new(0),
                 padding: core::array::from_fn(|_| AtomicU32::new(0)),
             }],
         })

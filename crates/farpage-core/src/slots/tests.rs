@@ -47,7 +47,8 @@ fn state() -> DeviceState {
         used: AtomicU64::new(0),
         turn: AtomicU32::new(0),
         shut: AtomicU32::new(0),
-        padding: [const { AtomicU32::new(0) }; 10],
+        missing: AtomicU32::new(0),
+        padding: [const { AtomicU32::new(0) }; 9],
     }
 }
 
@@ -111,6 +112,36 @@ impl Punch for &Memory {
         );
         self.punched.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// A device that is being emptied hands out nothing, keeps its lists right, and may come back with another size.
+#[test]
+fn a_device_leaves_and_comes_back() {
+    let memory = Memory::new();
+    let slots = memory.slots();
+    let run = |want| slots.alloc(&request(0, want, true));
+    let first = run(64).unwrap();
+    assert_eq!(first.first, 512, "the first device");
+    memory.states[0]
+        .shut
+        .store(devices::SHUT_LEAVING, Ordering::Relaxed);
+    assert_eq!(run(64).unwrap().first / 512, 3, "the second device");
+    assert_eq!((slots.count_used(0), slots.settled(0)), (64, Some(64)));
+    let held = slots.try_lock(1, 9).unwrap();
+    assert_eq!(slots.settled(0), None, "somebody may be taking slots");
+    slots.unlock_unchanged(held);
+    let taken: Vec<u32> = (0..64).map(|i| first.first + i).collect();
+    slots.release(&taken, 3).unwrap();
+    assert_eq!(slots.settled(0), Some(0));
+    memory.check();
+    memory.states[0].missing.store(1000 - 100, Ordering::Relaxed);
+    memory.states[0].shut.store(0, Ordering::Relaxed);
+    memory.states[1]
+        .shut
+        .store(devices::SHUT_LEAVING, Ordering::Relaxed);
+    let sum: usize = std::iter::from_fn(|| run(64)).map(|run| run.count).sum();
+    assert_eq!((sum, slots.count_used(0)), (100, 100), "as many as it has blocks");
+    memory.check();
 }
 
 fn request(order: usize, want: usize, has_file: bool) -> Request {
