@@ -395,6 +395,39 @@ mod tests {
         assert!(held.is_some() && lines("locked by entry 9, which is gone") == 1);
     }
 
+    /// A slot that moved holds the slot it moved to, and once no page names either, both are lost.
+    #[test]
+    fn content_that_moved() {
+        let (tree, slot) = Tree::filled();
+        let to = tree.take(ALIVE, 1);
+        let table = tree.pool.swap_table();
+        table.publish(to, Backing::Device { crc: 0 }).unwrap();
+        tree.pool.header().moved.fetch_add(1, Ordering::Relaxed);
+        assert!(table.moved(slot, table.load(slot), to));
+        let look = tree.look();
+        assert_eq!(
+            (look.problems.len(), look.lost.len()),
+            (0, 0),
+            "{:?}",
+            look.problems
+        );
+        assert_eq!(lost_slots(&tree.file, &tree.pool, 0), None, "pages name them");
+        for page in 0..8 {
+            tree.name(DEAD, page, PageState::resident());
+        }
+        tree.name(ALIVE, 70_000, PageState::resident());
+        assert_eq!(lost_slots(&tree.file, &tree.pool, 0), Some(9));
+        tree.name(DEAD, 0, PageState::swapped(slot));
+        tree.name(ALIVE, 70_000, PageState::swapped(slot + 7));
+        cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+        assert_eq!(
+            table.load(to).kind(),
+            SlotKind::Free,
+            "given up with the old slot"
+        );
+        assert_eq!(tree.pool.header().moved.load(Ordering::Relaxed), 0);
+    }
+
     /// A process killed while it stored pages: slots taken, an object made, a page's word changed but its slot not published.
     #[test]
     fn killed_while_storing() {
