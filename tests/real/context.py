@@ -98,11 +98,15 @@ class Context:
         """Of the latest run."""
         return read_stats(self.stats_path)
 
-    def plain(self, argv, timeout_s=60, **job_options):
-        """Runs a command as it is (it may be farpage itself with its own words), without cgroup."""
+    def begin(self, argv, timeout_s=60, **job_options):
+        """Starts a command as it is (it may be farpage itself with its own words), without cgroup."""
         self._runs += 1
         limits = Limits(timeout_s, None, self.as_user, use_cgroup=False)
-        with Job(argv, limits, self.directory, prefix=f"run{self._runs}", **job_options) as job:
+        return Job(argv, limits, self.directory, prefix=f"run{self._runs}", **job_options)
+
+    def plain(self, argv, timeout_s=60, **job_options):
+        """Runs such a command to its end."""
+        with self.begin(argv, timeout_s, **job_options) as job:
             code = job.wait()
             if code is None:
                 raise AssertionError(f"{argv[0]}: no end within {timeout_s} s")

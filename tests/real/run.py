@@ -21,6 +21,7 @@ import readahead_test  # noqa: F401
 import redis_test  # noqa: F401
 import semantics  # noqa: F401
 import stress  # noqa: F401
+import swapoff_test  # noqa: F401
 import swapspec  # noqa: F401
 from cases import fresh_directory, run_case
 from cgroup import Cgroup, sweep
@@ -41,7 +42,7 @@ COLUMNS = (
 
 
 # Run by --delivery thread in the soak only: `make test` has to end within half an hour.
-SIGNAL_ONLY_IN_QUICK = ("sem_", "redis", "spawnmany", "kill-", "readahead")
+SIGNAL_ONLY_IN_QUICK = ("sem_", "redis", "spawnmany", "kill-", "readahead", "swapoff-", "swapon")
 
 
 def planned(suite, deliveries):

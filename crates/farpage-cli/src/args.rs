@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farpage::supervisor::AreaSpec;
+use farpage::swapoff::{self, Order};
 use farpage_core::readahead::Policy;
 use farpage_core::slot_cache::SlotPolicy;
 use farpage_core::units::parse_size;
@@ -48,6 +49,29 @@ Examples:
 Memory is in MiB, swap traffic in KiB/s, faults per second. `stl%` is the time that all threads together
 waited for farpage, as a part of the elapsed time.";
 
+const SWAPOFF_EXAMPLES: &str = "\
+Examples:
+  farpage swapoff /var/tmp            empty and close that area of the one running tree
+  farpage swapoff 1 4711              the first file of tree 4711, by its number
+  farpage swapoff 1 --json            what was done, and the windows that were read, as JSON
+  farpage swapoff 1 --order vma --window counted      as the kernel does it, for comparison
+
+The programs run on meanwhile. Pages go to RAM where the budget has room, else to the other tiers. Interrupted (Ctrl-C,
+SIGTERM), the area takes pages again, and so it does if the rest finds no room.
+
+Exit code: 0 when the area is empty and closed; 1 if it is not: refused because there is no room, interrupted,
+or failed.";
+
+const SWAPON_EXAMPLES: &str = "\
+Examples:
+  farpage swapon /mnt/ssd:64G         a new unlinked file there, for the one running tree
+  farpage swapon /dev/sdb 4711        a block device, for tree 4711
+
+It is filled when those before it are full, and is checked as `farpage run --swap` checks it. At most 8 files and devices
+at a time, of at most 256G each.
+
+Exit code: 0 when pages may go there; 1 if not.";
+
 /// Lets unmodified programs use more memory than the RAM they are given: swap in user space.
 #[derive(Debug, Parser)]
 #[command(name = "farpage", bin_name = "farpage", version, after_help = EXAMPLES)]
@@ -66,6 +90,10 @@ pub enum Command {
     Stat(StatArgs),
     /// Check that the pool of a running tree agrees with itself
     Check(CheckArgs),
+    /// Empty a swap file or device of a running tree and close it
+    Swapoff(SwapoffArgs),
+    /// Add a swap file or device to a running tree
+    Swapon(SwaponArgs),
 }
 
 #[derive(Debug, Args)]
@@ -159,6 +187,90 @@ pub struct CheckArgs {
 
     /// The tree; may be left out when one runs
     pub pid: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = SWAPOFF_EXAMPLES)]
+pub struct SwapoffArgs {
+    /// In which order its pages are looked for: the device's, or, as the kernel does it, that of addresses with
+    /// neighbours in memory (vma) or in the file (cluster) read ahead
+    #[arg(long, value_enum, default_value = "device", value_name = "ORDER")]
+    pub order: OrderArg,
+
+    /// Pages read at a time: a number, or as the kernel sizes windows, with pages found read ahead counted as hits
+    /// (counted) or not (uncounted) [default: 512, less in a small budget; with vma and cluster counted]
+    #[arg(long, value_parser = parse_window, value_name = "N|counted|uncounted")]
+    pub window: Option<WindowArg>,
+
+    /// What was done as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// The area: its path as it was given, or its number (1 is the first file or device)
+    pub area: String,
+
+    /// The tree; may be left out when one runs
+    pub pid: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = SWAPON_EXAMPLES)]
+pub struct SwaponArgs {
+    /// PATH[:SIZE]: a directory (an unlinked file is made there), a file or a block device
+    #[arg(value_parser = OsStringValueParser::new().try_map(parse_swap), value_name = "SPEC")]
+    pub spec: AreaSpec,
+
+    /// The tree; may be left out when one runs
+    pub pid: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrderArg {
+    Device,
+    Vma,
+    Cluster,
+}
+
+impl OrderArg {
+    #[must_use]
+    pub fn order(self) -> Order {
+        match self {
+            Self::Device => Order::Device,
+            Self::Vma => Order::Vma,
+            Self::Cluster => Order::Cluster,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowArg {
+    Fixed(u32),
+    Counted,
+    Uncounted,
+}
+
+impl WindowArg {
+    /// The number that stands for it.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        match self {
+            Self::Fixed(pages) => pages,
+            Self::Counted => swapoff::WINDOW_COUNTED,
+            Self::Uncounted => swapoff::WINDOW_UNCOUNTED,
+        }
+    }
+}
+
+fn parse_window(text: &str) -> Result<WindowArg, String> {
+    match (text, text.parse::<u32>()) {
+        ("counted", _) => Ok(WindowArg::Counted),
+        ("uncounted", _) => Ok(WindowArg::Uncounted),
+        (_, Ok(pages)) if (1..=swapoff::BATCH_MAX as u32).contains(&pages) => Ok(WindowArg::Fixed(pages)),
+        _ => Err(format!(
+            "a number of pages from 1 to {}, counted or uncounted is wanted",
+            swapoff::BATCH_MAX
+        )),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -93,6 +93,7 @@ fn areas(snapshot: &Snapshot) -> Value {
             "size_bytes": area.size_bytes,
             "used_bytes": area.used_bytes,
             "priority": area.priority,
+            "closed": area.closed,
         })
     };
     snapshot.areas.iter().map(area).collect()

@@ -9,6 +9,7 @@
 //! | `summary`, `json` | what a run tells at its end, to people and to programs |
 //! | `stat` | `farpage stat`, and the lines of `run --stats` |
 //! | `check` | `farpage check` |
+//! | `swapoff` | `farpage swapoff` and `farpage swapon` |
 //! | `doctor` | `farpage doctor` |
 //! | `probe` | questions to the kernel; all unsafe code |
 #![deny(unsafe_code)]
@@ -23,6 +24,7 @@ mod probe;
 mod run;
 mod stat;
 mod summary;
+mod swapoff;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -63,6 +65,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Check(args) => check::check(&args),
+        Command::Swapoff(args) => swapoff::swapoff(&args),
+        Command::Swapon(args) => swapoff::swapon(&args),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -81,7 +85,7 @@ fn usage(error: &clap::Error) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            say("no command: run, doctor, stat or check is wanted; see farpage --help");
+            say("no command: run, doctor, stat, check, swapoff or swapon is wanted; see farpage --help");
         }
         _ if is_missing_dashes(error) => say("the command to run is wanted after --; see farpage run --help"),
         _ => say(&format!(
@@ -96,7 +100,9 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn is_missing_dashes(error: &clap::Error) -> bool {
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => !word.starts_with('-'),
-        (ErrorKind::MissingRequiredArgument, _) => true,
+        (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
+            missing.iter().any(|word| word.contains("CMD"))
+        }
         _ => false,
     }
 }
@@ -136,6 +142,7 @@ mod tests {
         assert!(!is_missing_dashes(&wrong(&[
             "farpage", "run", "--ramm", "1G", "--", "true"
         ])));
+        assert!(!is_missing_dashes(&wrong(&["farpage", "swapoff"])));
     }
 
     #[test]

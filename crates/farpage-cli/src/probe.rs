@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
 pub const FEATURE_MOVE: u64 = 1 << 16;
@@ -528,6 +529,24 @@ const _: () = {
     assert!(mem::size_of::<UffdioRegister>() == 32);
     assert!(mem::size_of::<UffdioMove>() == 40);
 };
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process.
+pub fn catch_interrupts() {
+    extern "C" fn note(_: c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::signal(signal, note as *const () as usize) };
+    }
+}
+
+/// Whether one of them has come.
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
 
 #[cfg(test)]
 mod tests {

@@ -24,7 +24,7 @@ pub struct Device {
     pub priority: i32,
     /// Whether the slots have blocks to write to.
     pub has_file: bool,
-    /// Whether seeks are dear: all CPUs then allocate side by side.
+    /// Whether seeks are dear: all CPUs then allocate side by side. Here and below: whatever file it has.
     pub rotates: bool,
     /// Whether it wants to be told of blocks that hold nothing any more ([`crate::slots::Slots::lock_discard`]).
     pub discards: bool,
@@ -49,12 +49,17 @@ impl Device {
         cluster >= self.first_cluster && cluster < self.end_cluster()
     }
 
-    /// Slots of one of its clusters: 512, less in a short last one.
+    /// Slots of one of its clusters: 512, less in a short last one. (Also for a cluster behind it: a slot of it may be taken from
+    /// a time when the device was larger.)
     #[must_use]
     pub const fn capacity(&self, cluster: u32) -> usize {
         let before = (cluster - self.first_cluster) as usize * CLUSTER_SLOTS;
-        let left = self.slots as usize - before;
-        if left < CLUSTER_SLOTS { left } else { CLUSTER_SLOTS }
+        let left = (self.slots as usize).saturating_sub(before);
+        if left > 0 && left < CLUSTER_SLOTS {
+            left
+        } else {
+            CLUSTER_SLOTS
+        }
     }
 
     /// The block of one of its slots.
@@ -86,11 +91,25 @@ pub struct DeviceState {
     pub used: AtomicU64,
     /// Whose turn it is among devices of equal priority (kept by the first of them).
     pub turn: AtomicU32,
-    /// Not 0: nothing is allocated here for now, because writing failed.
+    /// Not 0: nothing is allocated here for now ([`SHUT_FAILED`], [`SHUT_LEAVING`]).
     pub shut: AtomicU32,
+    /// How many slots at the end of the device's range have no block now: all of them while there is no file.
+    /// Changed only while it is shut and no slot of it names anything that is read.
+    pub missing: AtomicU32,
+    /// What its present file wants: [`ROTATES`], [`DISCARDS`].
+    pub traits: AtomicU32,
     /// Fills the line.
-    pub padding: [AtomicU32; 10],
+    pub padding: [AtomicU32; 8],
 }
+
+/// Bit of [`DeviceState::traits`]: as [`Device::rotates`].
+pub const ROTATES: u32 = 1;
+/// Bit of [`DeviceState::traits`]: as [`Device::discards`].
+pub const DISCARDS: u32 = 2;
+/// Bit of [`DeviceState::shut`]: writing failed. Tried again when nothing else has room.
+pub const SHUT_FAILED: u32 = 1;
+/// Bit of [`DeviceState::shut`]: the device is being emptied, or is not there.
+pub const SHUT_LEAVING: u32 = 2;
 
 impl DeviceState {
     /// What is added to [`Self::used`] for a cluster with `count` slots used: `count` to the next eighth of a cluster.
@@ -98,6 +117,25 @@ impl DeviceState {
     pub const fn told(count: usize) -> u64 {
         const STEP: usize = if CLUSTER_SLOTS < 8 { 1 } else { CLUSTER_SLOTS / 8 };
         ((count + STEP / 2) / STEP * STEP) as u64
+    }
+
+    /// The device as it is now: with the slots that have a block, and what its present file wants.
+    #[must_use]
+    pub fn now(&self, device: &Device) -> Device {
+        let missing = self.missing.load(Ordering::Relaxed);
+        let traits = self.traits.load(Ordering::Relaxed);
+        Device {
+            slots: device.slots.saturating_sub(missing),
+            rotates: device.rotates || traits & ROTATES != 0,
+            discards: device.discards || traits & DISCARDS != 0,
+            ..*device
+        }
+    }
+
+    /// Whether it takes slots, or will again once what failed is tried anew.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        self.shut.load(Ordering::Relaxed) & SHUT_LEAVING == 0
     }
 
     /// Whether the clusters in use are dense enough to start on a free one: then what is allocated lies side
@@ -129,6 +167,7 @@ mod tests {
         assert_eq!((device.clusters(), device.end_cluster()), (2, 5));
         assert!(!device.owns(2) && device.owns(3) && device.owns(4) && !device.owns(5));
         assert_eq!((device.capacity(3), device.capacity(4)), (512, 488));
+        assert_eq!(device.capacity(5), 512);
         assert_eq!((device.block(1536), device.block(2535)), (0, 999));
         assert!(
             !Device::default().owns(0),

@@ -173,12 +173,75 @@ impl<'a, P: Punch> Slots<'a, P> {
         None
     }
 
+    /// The device that owns a cluster, as it is now, and its state.
+    fn device_of(&self, cluster: u32) -> Option<(&'a DeviceState, Device)> {
+        let (index, device) = devices::owner_of(self.parts.devices, cluster)?;
+        let state = self.parts.states.get(index)?;
+        Some((state, state.now(device)))
+    }
+
+    /// Slots of device `index` that are taken, by the counts of its clusters. Others allocate and free meanwhile.
+    #[must_use]
+    pub fn count_used(&self, index: usize) -> u64 {
+        let counts = self.used_clusters(index);
+        counts.map(|word| cluster::load(word).count() as u64).sum()
+    }
+
+    /// The slots of device `index`, which was shut before, that are taken; none if one of its clusters is locked. Until it
+    /// is opened there will never be more: each of its clusters was seen unlocked in one instruction that later
+    /// holders of its lock see, and with it that the device is shut.
+    #[must_use]
+    pub fn settled(&self, index: usize) -> Option<u64> {
+        let mut used = 0;
+        for word in self.used_clusters(index) {
+            let seen = cluster::load(word);
+            if seen.holder().is_some() || cluster::exchange(word, seen, seen).is_err() {
+                return None;
+            }
+            used += seen.count() as u64;
+        }
+        Some(used)
+    }
+
+    /// Lists those clusters of device `index` anew that have slots taken still, after its size has changed; done for process
+    /// index `owner`. One that is locked is listed by its holder, for all but its longest run, which only steers.
+    pub fn resized(&self, index: usize, owner: u16) {
+        let first = self
+            .parts
+            .devices
+            .get(index)
+            .map_or(0, |device| device.first_cluster);
+        for (cluster, word) in (first..).zip(self.used_clusters(index)) {
+            if cluster::load(word).count() > 0
+                && let Some(mut locked) = self.try_lock(cluster, owner)
+            {
+                self.sweep(&mut locked);
+                self.unlock(locked, Done::Freed);
+            }
+        }
+    }
+
+    /// The words of a device's clusters that were ever locked: the fresh mark moves on after the lock.
+    fn used_clusters(&self, index: usize) -> impl Iterator<Item = &'a AtomicU64> {
+        let range = match (self.parts.devices.get(index), self.parts.states.get(index)) {
+            (Some(device), Some(state)) => {
+                let fresh = state.fresh.load(Ordering::Acquire) + 1;
+                let first = device.first_cluster;
+                first..(first + fresh).min(device.end_cluster())
+            }
+            _ => 0..0,
+        };
+        let clusters = self.parts.clusters;
+        range.filter_map(|cluster| clusters.get(cluster as usize))
+    }
+
     /// The word that tells where a CPU allocated last: cluster + 1, and the place in it after that. One for all CPUs
     /// if a device of the class rotates.
     fn current(&self, request: &Request) -> Option<&'a AtomicU64> {
         let class = usize::from(request.has_file) * ORDERS + request.order;
-        let rotates = |device: &Device| device.rotates && device.has_file == request.has_file;
-        let cpu = match self.parts.devices.iter().any(rotates) {
+        let mut now = self.parts.devices.iter().zip(self.parts.states);
+        let rotates = |device: Device| device.rotates && device.has_file == request.has_file;
+        let cpu = match now.any(|(device, state)| rotates(state.now(device))) {
             true => 0,
             false => request.cpu as usize % CPUS,
         };
@@ -196,7 +259,8 @@ impl<'a, P: Punch> Slots<'a, P> {
     }
 
     fn take_device(&self, index: usize, request: &Request) -> Option<Run> {
-        let (device, state) = (self.parts.devices.get(index)?, self.parts.states.get(index)?);
+        let state = self.parts.states.get(index)?;
+        let device = &state.now(self.parts.devices.get(index)?);
         let shut = state.shut.load(Ordering::Relaxed) != 0;
         if shut || device.has_file != request.has_file || device.slots == 0 {
             return None;
@@ -288,7 +352,8 @@ impl<'a, P: Punch> Slots<'a, P> {
     fn take_fresh(&self, device: &Device, state: &DeviceState, request: &Request) -> Option<Run> {
         loop {
             let seen = state.fresh.load(Ordering::Relaxed);
-            if seen >= device.clusters() {
+            // A device that is shut meanwhile gives none, however many are left: they need not be looked at.
+            if seen >= device.clusters() || state.shut.load(Ordering::Relaxed) != 0 {
                 return None;
             }
             let cluster = device.first_cluster + seen;
@@ -305,12 +370,11 @@ impl<'a, P: Punch> Slots<'a, P> {
     /// Tries to allocate in one cluster, looking from place `from` on: a run of `least` slots at least, but what is left
     /// of a cluster that was filled in order is taken whatever its length.
     fn take(&self, cluster: u32, request: &Request, from: usize, least: usize) -> Option<Run> {
-        let (index, device) = devices::owner_of(self.parts.devices, cluster)?;
-        if self.parts.states.get(index)?.shut.load(Ordering::Relaxed) != 0 {
-            return None;
-        }
+        let (state, device) = self.device_of(cluster)?;
         let mut locked = self.try_lock(cluster, request.owner)?;
-        if device.has_file != request.has_file || !locked.now.usable(request.order) {
+        // Looked at under the lock: who shuts a device, then finds its clusters free and unlocked, need not wait.
+        let shut = state.shut.load(Ordering::Relaxed) != 0 || !device.owns(cluster);
+        if shut || device.has_file != request.has_file || !locked.now.usable(request.order) {
             self.unlock(locked, Done::Nothing);
             return None;
         }

@@ -5,7 +5,7 @@
 //! +------+--------------------------------------+-------------+-----+
 //! | gen  | location                             | count       |kind |
 //! +------+--------------------------------------+-------------+-----+
-//!          Busy: owner process index; Compressed: zpool handle; Device: CRC-32C of the content
+//!          Busy: owner process index; Compressed: zpool handle; Device: CRC-32C of the content; Moved: the other slot
 //! ```
 //!
 //! A slot *is* a place: its number says which device and which block ([`crate::devices`]). Content that lies
@@ -19,6 +19,10 @@
 //!   +----release*----+
 //!   +--sweep*-- Released <--release while another holds the cluster's lock--+
 //! ```
+//!
+//! A device that is emptied gives its content to other slots. Who names the old slot must be found one by one, and a slot
+//! can be shared, so its word says `Moved` meanwhile and holds one reference to the other slot, given up
+//! when the last reference to the old one is put: `backed --moved--> Moved, count as it is`.
 //!
 //! The steps with a star change the cluster's count too and are done under the cluster's lock
 //! ([`crate::slots`]); all others are one CAS of the word and take no lock.
@@ -66,6 +70,8 @@ pub enum SlotKind {
     Device,
     /// Nobody's, but its cluster still counts it.
     Released,
+    /// The content is in another slot.
+    Moved,
     /// Not a slot word: outside the table, or not written by farpage.
     Invalid,
 }
@@ -80,6 +86,11 @@ pub enum Backing {
         /// CRC-32C of the content.
         crc: u32,
     },
+    /// Another slot, to which this one holds a reference.
+    Moved {
+        /// That slot.
+        to: u32,
+    },
 }
 
 impl Backing {
@@ -89,6 +100,7 @@ impl Backing {
             Self::Compressed(handle) if handle.0 <= LOCATION_MAX => Some((2, handle.0)),
             Self::Compressed(_) => None,
             Self::Device { crc } => Some((3, crc as u64)),
+            Self::Moved { to } => Some((5, to as u64)),
         }
     }
 }
@@ -150,6 +162,7 @@ impl SlotWord {
             2 => SlotKind::Compressed,
             3 => SlotKind::Device,
             4 => SlotKind::Released,
+            5 => SlotKind::Moved,
             _ => SlotKind::Invalid,
         }
     }
@@ -188,6 +201,7 @@ impl SlotWord {
         match self.kind() {
             SlotKind::Compressed => Some(Backing::Compressed(Handle(location))),
             SlotKind::Device => Some(Backing::Device { crc: location as u32 }),
+            SlotKind::Moved => Some(Backing::Moved { to: location as u32 }),
             _ => None,
         }
     }
@@ -322,10 +336,22 @@ impl<'a> SwapTable<'a> {
     /// has been freed meanwhile, or is not compressed.
     #[must_use]
     pub fn written_back(&self, slot: u32, expected: SlotWord, crc: u32) -> bool {
+        expected.kind() == SlotKind::Compressed && self.rebase(slot, expected, Backing::Device { crc })
+    }
+
+    /// The content of a slot that lies compressed or in its block now lies in slot `to` too, of which the caller gives its
+    /// reference to this one. Otherwise as [`Self::written_back`]; True: the caller frees what the content
+    /// had here, object or block. False: the reference is still the caller's.
+    #[must_use]
+    pub fn moved(&self, slot: u32, expected: SlotWord, to: u32) -> bool {
+        expected.kind() != SlotKind::Moved && self.rebase(slot, expected, Backing::Moved { to })
+    }
+
+    fn rebase(&self, slot: u32, expected: SlotWord, backing: Backing) -> bool {
         let Ok(word) = self.word(slot) else { return false };
         let mut seen = SlotWord(word.load(Ordering::Acquire));
-        while seen.kind() == SlotKind::Compressed && seen.same_backing(expected) {
-            let Some(next) = seen.backed(Backing::Device { crc }, seen.count()) else {
+        while seen.same_backing(expected) {
+            let Some(next) = seen.backed(backing, seen.count()) else {
                 return false;
             };
             match exchange(word, seen, next) {
@@ -413,6 +439,27 @@ mod tests {
             (gone.kind(), gone.count(), gone.owner()),
             (SlotKind::Released, 0, None)
         );
+    }
+
+    #[test]
+    fn content_that_moved() {
+        let words = table(4);
+        let table = SwapTable { words: &words };
+        for slot in [1, 2] {
+            words[slot].store(SlotWord::taken(7, 0).raw(), Ordering::Relaxed);
+        }
+        table.publish(1, Backing::Device { crc: 9 }).unwrap();
+        table.publish(2, Backing::Device { crc: 9 }).unwrap();
+        let before = table.load(1);
+        table.dup(1).unwrap();
+        assert!(table.moved(1, before, 2), "a count that moved does not matter");
+        let moved = Backing::Moved { to: 2 };
+        assert_eq!((table.load(1).backing(), table.load(1).count()), (Some(moved), 2));
+        assert!(!table.moved(1, before, 3), "an old word does");
+        assert!(!table.moved(1, table.load(1), 3), "nor does it move twice");
+        assert!(!table.written_back(1, table.load(1), 5));
+        assert_eq!(table.put(1, 7), Ok(None));
+        assert_eq!(table.put(1, 7), Ok(Some(moved)));
     }
 
     #[test]

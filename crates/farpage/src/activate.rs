@@ -15,7 +15,7 @@ use farpage_core::page_state::{Kind, PageState};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
 use crate::pool::flag;
 use crate::sys::{self, Errno};
-use crate::{signals, thread, trap, uffd};
+use crate::{signals, thread, tier_files, trap, uffd};
 
 /// Called before the process gets `bytes` more of writable memory: the last moment to become active in time.
 pub fn before_growth(mm: &Mm, bytes: u64) {
@@ -62,6 +62,8 @@ fn activate_alone() -> bool {
     }
     if let Err(step) = run_steps(mm) {
         mm.mode.store(mode::OFF, Ordering::Release);
+        // It swaps nothing, so nobody waits for it to open what is added to the tree.
+        mm.entry().area_epoch.store(u32::MAX, Ordering::Release);
         let code = sys::Num::new(step.1.0 as u64, 10);
         sys::complain(&[
             "farpage: this process runs without a memory budget: ",
@@ -82,6 +84,7 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     signals::take().map_err(|e| ("mapping the system call stub", e))?;
     mm.prepare_active().map_err(|e| ("mapping page states", e))?;
     kill_point!("activate-marked");
+    tier_files::follow(mm).map_err(|e| ("opening a swap file of the tree", e))?;
     open_userfaultfd(mm).map_err(|e| ("userfaultfd", e))?;
     signals::strip_masks();
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;

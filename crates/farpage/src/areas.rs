@@ -28,6 +28,8 @@ pub struct OpenArea {
     pub name: String,
     /// Bits of [`trait_of`].
     pub traits: u64,
+    /// Without a name in any directory: gone, with what it holds, when the last descriptor is closed.
+    pub is_unlinked: bool,
 }
 
 /// Opens every path among the specs. The error is one line: what, why, how to mend it.
@@ -47,7 +49,8 @@ pub fn open_all(specs: &[AreaSpec]) -> Result<Vec<OpenArea>, String> {
     Ok(open)
 }
 
-fn open_path(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+/// Opens one. The error is one line that begins with `--swap`.
+pub fn open_path(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
     let shown = path.display();
     match fs::metadata(path) {
         Ok(meta) if meta.is_dir() => in_directory(path, size),
@@ -134,6 +137,7 @@ fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String>
         file,
         blocks: bytes / PAGE_SIZE as u64,
         name: shown.to_string(),
+        is_unlinked: true,
     })
 }
 
@@ -197,6 +201,7 @@ fn whole(file: File, path: &Path, length: u64, size: Option<u64>) -> Result<Open
         file,
         blocks: bytes / PAGE_SIZE as u64,
         name: shown.to_string(),
+        is_unlinked: false,
     })
 }
 

@@ -1,6 +1,6 @@
 //! `farpage check`: does everything in a pool agree with everything else?
 //!
-//! - a slot's count is the number of page states, of all processes, that name it;
+//! - a slot's count is the number of page states, of all processes, that name it, and of slots whose content was moved to it;
 //! - a cluster's count is that of its slots that are not free, and it is on the list that it says, and on no other;
 //! - a compressed slot's object names the slot, and no object names a slot that does not name it;
 //! - no slot is busy and no cluster locked with a process that is gone.
@@ -95,6 +95,28 @@ fn look(file: &File, pool: &Pool) -> Result<Look, String> {
     Ok(look)
 }
 
+/// The taken slots of area `index`, if no page of any process names one of them now: references that dead processes left.
+/// `None` also while a process is being born, which may be about to name one.
+pub fn lost_slots(pool: &Pool, pool_fd: i32, index: usize) -> Option<u64> {
+    let embryo = |entry: &ProcEntry| entry.state.load(Ordering::Acquire) == entry_state::EMBRYO;
+    let births = pool.header().births.load(Ordering::Acquire);
+    let reachable = recount::reachable(pool, pool_fd).ok()?;
+    let device = pool.devices()[index];
+    let mut lost = 0;
+    for slot in recount::used_slots(pool).filter(|slot| device.owns(slot / CLUSTER_SLOTS as u32)) {
+        let word = pool.swap_table().load(slot);
+        if word.kind() == SlotKind::Free {
+            continue;
+        }
+        if word.backing().is_none() || recount::held(&reachable, slot) > 0 {
+            return None;
+        }
+        lost += 1;
+    }
+    let same = pool.header().births.load(Ordering::Acquire) == births;
+    (same && !pool.processes().iter().any(embryo)).then_some(lost)
+}
+
 fn look_at_clusters(pool: &Pool, held: &References, look: &mut Look) {
     let slots = pool.slots();
     let used = pool.devices().iter().zip(pool.device_states());
@@ -159,7 +181,7 @@ fn fault_of_slot(pool: &Pool, slot: u32, word: SlotWord) -> Option<&'static str>
         SlotKind::Device if tiers::place_of(pool, slot).is_none() => {
             Some("written to a block, but it has none")
         }
-        SlotKind::Device => None,
+        SlotKind::Device | SlotKind::Moved => None,
         SlotKind::Released => Some("released, but not swept"),
         SlotKind::Invalid => Some("not a word of farpage's"),
     }
@@ -227,6 +249,7 @@ mod tests {
     use super::*;
     use crate::cleanup;
     use crate::pool::{Geometry, STATES_LEN};
+    use crate::tier_files;
     use farpage_core::page_state::PageState;
     use farpage_core::slots::Request;
     use farpage_core::zpool::{Handle, ZpoolHints};
@@ -366,6 +389,105 @@ mod tests {
         assert_eq!(tree.problems(), Vec::<String>::new());
         let held = tree.pool.slots().try_lock(slot / CLUSTER_SLOTS as u32, 9);
         assert!(held.is_some() && lines("locked by entry 9, which is gone") == 1);
+    }
+
+    /// A slot that moved holds the slot it moved to, and once no page names either, both are lost.
+    #[test]
+    fn content_that_moved() {
+        let (tree, slot) = Tree::filled();
+        let to = tree.take(ALIVE, 1);
+        let table = tree.pool.swap_table();
+        table.publish(to, Backing::Device { crc: 0 }).unwrap();
+        tree.pool.header().moved.fetch_add(1, Ordering::Relaxed);
+        assert!(table.moved(slot, table.load(slot), to));
+        let look = tree.look();
+        assert_eq!(
+            (look.problems.len(), look.lost.len()),
+            (0, 0),
+            "{:?}",
+            look.problems
+        );
+        assert_eq!(lost_slots(&tree.pool, tree.fd, 0), None, "pages name them");
+        for page in 0..8 {
+            tree.name(DEAD, page, PageState::resident());
+        }
+        tree.name(ALIVE, 70_000, PageState::resident());
+        assert_eq!(lost_slots(&tree.pool, tree.fd, 0), Some(9));
+        tree.name(DEAD, 0, PageState::swapped(slot));
+        tree.name(ALIVE, 70_000, PageState::swapped(slot + 7));
+        cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+        assert_eq!(
+            table.load(to).kind(),
+            SlotKind::Free,
+            "given up with the old slot"
+        );
+        assert_eq!(tree.pool.header().moved.load(Ordering::Relaxed), 0);
+    }
+
+    /// A slot that moved while processes share it: what the dead one left is put, the other slot's reference once, and what the
+    /// living reach by way of the old slot is not.
+    #[test]
+    fn killed_while_content_moves() {
+        let (tree, slot) = Tree::filled();
+        let (table, entries) = (tree.pool.swap_table(), tree.pool.processes());
+        let to = tree.take(ALIVE, 3);
+        let device = Backing::Device { crc: 0 };
+        let moves = |from: u32, to: u32| {
+            table.publish(to, device).unwrap();
+            tree.pool.header().moved.fetch_add(1, Ordering::Relaxed);
+            assert!(table.moved(from, table.load(from), to));
+        };
+        // The dead one had renamed its page and not put the old slot; the living one names the new slot already.
+        moves(slot, to);
+        table.dup(to).unwrap();
+        tree.name(ALIVE, 100, PageState::swapped(to));
+        tree.name(DEAD, 0, PageState::resident());
+        core::mem::forget(entries[usize::from(DEAD)].puts.begin());
+        // The living one has not come by yet.
+        table.dup(slot + 1).unwrap();
+        tree.name(ALIVE, 101, PageState::swapped(slot + 1));
+        moves(slot + 1, to + 1);
+        // The new slot was published, the old one's word not exchanged.
+        table.publish(to + 2, device).unwrap();
+        core::mem::forget(entries[usize::from(DEAD)].moves.begin());
+        tree.pool.header().area[0].used.store(7, Ordering::Relaxed);
+        cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+        assert_eq!(tree.look().lost, BTreeSet::from([(slot, 1), (to + 2, 1)]));
+        recount::mend(&tree.pool, tree.fd);
+        let look = tree.look();
+        assert_eq!((look.lost, look.problems), (BTreeSet::new(), BTreeSet::new()));
+        let count = |slot: u32| (table.load(slot).kind(), table.load(slot).count());
+        assert_eq!(count(slot), (SlotKind::Free, 0));
+        assert_eq!(count(to), (SlotKind::Device, 1));
+        assert_eq!(count(slot + 1), (SlotKind::Moved, 1));
+        assert_eq!(count(to + 1), (SlotKind::Device, 1));
+        assert_eq!(count(to + 2), (SlotKind::Free, 0));
+        assert_eq!(tree.pool.header().moved.load(Ordering::Relaxed), 1);
+    }
+
+    /// An area is closed with a slot in it that nobody can give up yet. When it is, the books are right, whatever file is there.
+    #[test]
+    fn what_is_lost_outlives_its_file() {
+        let (tree, slot) = Tree::filled();
+        let area = &tree.pool.header().area[0];
+        core::mem::forget(tree.pool.processes()[usize::from(DEAD)].puts.begin());
+        tree.name(DEAD, 0, PageState::resident());
+        tree.name(ALIVE, 70_000, PageState::resident());
+        let busy = tree.pool.processes()[usize::from(ALIVE)].puts.begin();
+        cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+        recount::mend(&tree.pool, tree.fd);
+        assert_eq!(lost_slots(&tree.pool, tree.fd, 0), Some(2));
+        tier_files::close_to_pages(&tree.pool, 0);
+        assert_eq!(tree.pool.slots().settled(0), Some(2));
+        tier_files::forget(&tree.pool, 0);
+        assert_eq!(area.used.load(Ordering::Relaxed), 1);
+        assert_eq!(tree.problems(), Vec::<String>::new());
+        drop(busy);
+        recount::mend(&tree.pool, tree.fd);
+        assert_eq!(area.used.load(Ordering::Relaxed), 0);
+        let state = tree.pool.swap_table().load(slot).kind();
+        assert_eq!((state, tree.look().report.slots), (SlotKind::Free, 0));
+        assert_eq!(tree.problems(), Vec::<String>::new());
     }
 
     /// A process killed while it stored pages: slots taken, an object made, a page's word changed but its slot not published.

@@ -88,6 +88,8 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     entry.forking.store(0, Ordering::Relaxed);
     entry.active.store(0, Ordering::Relaxed);
     entry.wanted.store(0, Ordering::Relaxed);
+    entry.area_epoch.store(0, Ordering::Relaxed);
+    entry.area_errno.store(0, Ordering::Relaxed);
     entry.execing.store(0, Ordering::Relaxed);
     entry.born_ns.store(0, Ordering::Relaxed);
     entry.pid.store(0, Ordering::Relaxed);
@@ -183,7 +185,9 @@ fn free_objects(pool: &Pool, owner: u16) {
         let cluster = slots.cluster_word(slot / CLUSTER_SLOTS as u32);
         let left_over = match word.kind() {
             SlotKind::Busy => word.owner() == Some(owner),
-            SlotKind::Device | SlotKind::Released | SlotKind::Free => cluster.holder() == Some(owner),
+            SlotKind::Device | SlotKind::Moved | SlotKind::Released | SlotKind::Free => {
+                cluster.holder() == Some(owner)
+            }
             SlotKind::Compressed | SlotKind::Invalid => false,
         };
         // Looked at again: whoever gave the slot up meanwhile has freed the object before. While the dead process holds the

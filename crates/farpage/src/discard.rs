@@ -24,6 +24,11 @@ const BLKDISCARD: u64 = 0x1277;
 /// Areas, a bit each, that have refused: they are not asked again.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
 
+/// The area at `index` has another file now, which has refused nothing.
+pub fn ask_again(index: usize) {
+    REFUSED.fetch_and(!(1 << index), Ordering::Relaxed);
+}
+
 /// Tells the areas of some empty clusters. The gate is held shared.
 pub fn run(mm: &Mm) {
     let view = mm.pool().slots();
@@ -44,10 +49,15 @@ fn forget(mm: &Mm, cluster: u32) -> bool {
     let Some((index, device)) = devices::owner_of(mm.pool().devices(), cluster) else {
         return false;
     };
-    let traits = mm.pool().layout().area_traits.get(index).copied().unwrap_or(0);
-    if REFUSED.load(Ordering::Relaxed) & 1 << index != 0 {
+    let state = &mm.pool().device_states()[index];
+    let device = state.now(device);
+    // While the cluster is locked an area that stays can't leave, nor its number get another file; one that leaves may have
+    // none by now.
+    let gone = !state.stays() || !device.owns(cluster) || !device.discards;
+    if gone || REFUSED.load(Ordering::Relaxed) & 1 << index != 0 {
         return false;
     }
+    let traits = mm.header().area[index].traits.load(Ordering::Relaxed);
     let file = mm.fd(fd::AREAS + index as i32) as u64;
     let from = u64::from(cluster - device.first_cluster) * farpage_core::cluster::CLUSTER_SLOTS as u64 * PAGE;
     let len = device.capacity(cluster) as u64 * PAGE;

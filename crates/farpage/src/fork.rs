@@ -26,7 +26,7 @@ use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
 use crate::stub::{STUB_ADDR, STUB_LEN};
 use crate::sys::{self, Errno};
-use crate::{activate, mem, thread, tiers, trap};
+use crate::{activate, mem, swapoff, thread, tier_files, tiers, trap};
 
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const NOT_INHERITED_MAX: usize = 4096;
@@ -162,6 +162,7 @@ pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
     pool.processes()[index]
         .born_ns
         .store(sys::now_ns(), Ordering::Relaxed);
+    pool.header().births.fetch_add(1, Ordering::AcqRel);
     Some(index)
 }
 
@@ -235,6 +236,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     activate::register_all(mm)?;
     kill_point!("fork-registered");
     cow::after_clone(mm);
+    tier_files::inherit(mm);
     child.pid.store(sys::getpid(), Ordering::Relaxed);
     child.state.store(entry_state::LIVE, Ordering::Release);
     kill_point!("fork-alive");
@@ -243,6 +245,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     mm.reclaimer.store(0, Ordering::Relaxed);
     mm.prefetcher.forget();
     mm.slot_caches.forget();
+    swapoff::forget();
     mm.has_debtors.store(0, Ordering::Relaxed);
     drop_not_inherited(mm);
     if mm.header().has(flag::THREAD_DELIVERY) {

@@ -252,6 +252,12 @@ fn left_by_exec(entry: &ProcEntry, pid: i32) -> bool {
         && fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.contains("farpage-pool"))
 }
 
+/// Whether there is no such process any more, or only what its parent has not taken note of.
+#[must_use]
+pub fn has_ended(pid: i32) -> bool {
+    see(pid).is_some_and(|seen| seen.gone)
+}
+
 /// `None`: it could not be read now, which says nothing about the process.
 fn see(pid: i32) -> Option<Seen> {
     let gone = Seen {

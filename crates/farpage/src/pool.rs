@@ -15,7 +15,7 @@
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::cluster::CLUSTER_SLOTS;
-use farpage_core::devices::{Device, DeviceState};
+use farpage_core::devices::{Device, DeviceState, SHUT_LEAVING};
 use farpage_core::fifo::Fifo;
 use farpage_core::kill_point;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
@@ -25,6 +25,7 @@ use farpage_core::swap_table::SwapTable;
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 
+use crate::control::Control;
 use crate::steps::Steps;
 use crate::sys::{self, Errno};
 
@@ -41,6 +42,8 @@ pub const DEVICES: usize = MAX_AREAS + 1;
 const FIFO_PLACES: u64 = 64;
 /// Slot numbers have 32 bits.
 const CLUSTERS_MAX: u64 = (1 << 32) / CLUSTER_SLOTS as u64;
+/// Slots reserved for each area of a running tree, if there are so many: what a file can have that is added to it.
+const RESERVED: u64 = (256 << 30) / PAGE_SIZE as u64;
 const MAGIC: u64 = 0x6661_7270_6167_6532; // "farpage2"
 /// Bytes of one process's page-state array.
 pub const STATES_LEN: u64 = MANAGED_PAGES * 8;
@@ -56,10 +59,8 @@ pub fn is_managed(addr: u64) -> bool {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Layout {
-    /// Number of slots of each device; the last is without a file.
+    /// Slot numbers of each device, of which `DeviceState::missing` have no block; the last is without a file.
     pub device_slots: [u64; DEVICES],
-    /// What the areas are: bits of [`trait_of`].
-    pub area_traits: [u64; MAX_AREAS],
     pub device_states: u64,
     pub current: u64,
     pub clusters: u64,
@@ -90,8 +91,6 @@ pub mod trait_of {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Geometry {
     pub area_blocks: [u64; MAX_AREAS],
-    /// Bits of [`trait_of`].
-    pub area_traits: [u64; MAX_AREAS],
     /// Most zpages the compressed tier may use.
     pub zpages: u64,
 }
@@ -100,14 +99,15 @@ impl Layout {
     #[must_use]
     pub fn new(geometry: &Geometry) -> Layout {
         const ALIGN: u64 = 2 << 20;
-        let mut layout = Layout {
-            area_traits: geometry.area_traits,
-            ..Layout::default()
-        };
+        let mut layout = Layout::default();
         // A compressed page is at least one 64-byte object, but 16 per page of storage is as dense as data gets
         // in practice; slots are 8 bytes of sparse memory each.
         let compressed = geometry.zpages * (ZPAGE_BYTES / PAGE_SIZE) as u64 * 16;
-        let wanted = geometry.area_blocks.into_iter().chain([compressed]);
+        let given = geometry.area_blocks.iter().sum::<u64>() + compressed;
+        let spare = (CLUSTERS_MAX * CLUSTER_SLOTS as u64).saturating_sub(given) / DEVICES as u64;
+        let reserved = RESERVED.min(spare / CLUSTER_SLOTS as u64 * CLUSTER_SLOTS as u64);
+        let areas = geometry.area_blocks.map(|blocks| blocks.max(reserved));
+        let wanted = areas.into_iter().chain([compressed]);
         // Cluster 0 is nobody's.
         layout.cluster_count = 1;
         for (slots, wanted) in layout.device_slots.iter_mut().zip(wanted) {
@@ -148,14 +148,14 @@ impl Layout {
     fn devices(&self) -> [Device; DEVICES] {
         let mut first_cluster = 1;
         core::array::from_fn(|i| {
-            let traits = self.area_traits.get(i).copied().unwrap_or(0);
             let device = Device {
                 first_cluster,
                 slots: self.device_slots[i] as u32,
                 priority: -(i as i32) - 1,
                 has_file: i < MAX_AREAS,
-                rotates: traits & trait_of::ROTATES != 0,
-                discards: traits & (trait_of::PUNCHES | trait_of::DISCARDS) != 0,
+                // Its state says what its file wants.
+                rotates: false,
+                discards: false,
             };
             first_cluster = device.end_cluster();
             device
@@ -167,14 +167,22 @@ fn round(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
 
-/// One swap file or device.
+/// One swap file or device. All zero where there is none.
 #[repr(C)]
 pub struct Area {
     pub blocks: AtomicU64,
     /// Blocks that hold a page.
     pub used: AtomicI64,
+    /// The supervisor's descriptor of it.
     pub descriptor: AtomicI32,
-    pub priority: AtomicI32,
+    /// 1 while pages may be written to it.
+    pub open: AtomicU32,
+    /// What tells its descriptors from others: device and inode (0: no file), and the flags to open it with.
+    pub dev: AtomicU64,
+    pub ino: AtomicU64,
+    pub flags: AtomicI32,
+    /// Bits of [`trait_of`].
+    pub traits: AtomicU64,
     /// File or block device path, NUL-padded, for people to read.
     pub name: [AtomicU8; 120],
 }
@@ -185,7 +193,14 @@ pub struct Header {
     pub supervisor: AtomicI32,
     pub flags: AtomicU32,
     pub fd_base: AtomicU32,
+    /// How many areas pages may be written to.
     pub areas: AtomicU32,
+    /// Changes with the set of files: each active process follows (`tier_files`).
+    pub area_epoch: AtomicU32,
+    /// Entries of the process table ever taken.
+    pub births: AtomicU32,
+    /// Slots whose content is in another slot.
+    pub moved: AtomicI64,
     /// The budget as the user gave it, in pages.
     pub budget: AtomicI64,
     /// What charged pages and zpages together may reach: budget less the unmanaged rest, set by the supervisor.
@@ -213,6 +228,7 @@ pub struct Header {
     pub area: [Area; MAX_AREAS],
     pub counters: [AtomicU64; Counter::COUNT],
     pub latency: [[AtomicU64; Histogram::BUCKETS]; 4],
+    pub control: Control,
     /// Not 0: a process was found dead in one of its steps, or a cleaner was; the supervisor is to count again (`recount`).
     pub recount: AtomicU32,
     /// Passes of each point of the test that kills.
@@ -285,6 +301,10 @@ pub struct ProcEntry {
     pub moves: Steps,
     /// Steps in which a compressed object is taken or given back.
     pub objects: Steps,
+    /// `Header::area_epoch` that this process has the files of; its maximum: it needs none.
+    pub area_epoch: AtomicU32,
+    /// Why it could not get one of them; 0: it could.
+    pub area_errno: AtomicI32,
 }
 
 /// A mapped pool.
@@ -319,6 +339,15 @@ impl Pool {
         let values: [u64; size_of::<Layout>() / 8] = unsafe { core::mem::transmute(layout) };
         for (word, value) in words.zip(values) {
             word.store(value, Ordering::Relaxed);
+        }
+        let devices = pool.devices.iter().zip(pool.device_states());
+        for ((device, state), blocks) in devices.zip(geometry.area_blocks) {
+            state.missing.store(
+                u64::from(device.slots).saturating_sub(blocks) as u32,
+                Ordering::Relaxed,
+            );
+            let shut = if blocks == 0 { SHUT_LEAVING } else { 0 };
+            state.shut.store(shut, Ordering::Relaxed);
         }
         pool.header().magic.store(MAGIC, Ordering::Release);
         Ok((fd, pool))
@@ -470,6 +499,16 @@ impl Punch for &Pool {
     }
 }
 
+impl Area {
+    /// Its name as the user gave it, as far as it fits.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let bytes = self.name.iter().map(|b| b.load(Ordering::Relaxed));
+        let name: Vec<u8> = bytes.take_while(|&b| b != 0).collect();
+        String::from_utf8_lossy(&name).into_owned()
+    }
+}
+
 impl Header {
     pub fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Relaxed) & flag != 0
@@ -522,8 +561,10 @@ impl Header {
     /// Pages that could still be stored somewhere if every program touched all it has: free RAM, free compressed
     /// storage counted at ratio 1, free blocks of every area.
     pub fn room(&self) -> i64 {
-        let areas: i64 = self.area[..self.areas.load(Ordering::Relaxed) as usize]
+        let areas: i64 = self
+            .area
             .iter()
+            .filter(|a| a.open.load(Ordering::Relaxed) != 0)
             .map(|a| a.blocks.load(Ordering::Relaxed) as i64 - a.used.load(Ordering::Relaxed))
             .sum();
         areas - self.excess(0)

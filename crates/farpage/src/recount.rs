@@ -12,6 +12,10 @@
 //!    since, would have ended between and changed the word. What the slot counts above what was found is then nobody's, and
 //!    stays nobody's: it can be put at any time.
 //!
+//! A slot whose content was moved to another one (`swapoff`) names that, as a page would: the name appears in a step of `moves`
+//! and goes with the last reference, in the step that puts that one. Such names are counted whether or not a page names the
+//! slot that has them, since the put of what that has lost gives its name up with it.
+//!
 //! Whatever disturbs a count puts it off to the next tick.
 //!
 //! # Safety
@@ -23,7 +27,7 @@ use std::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::page_state::{Kind, PageState};
-use farpage_core::swap_table::SlotWord;
+use farpage_core::swap_table::{Backing, SlotWord};
 
 use crate::cleanup::{self, next_data};
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, STATES_LEN, entry_state};
@@ -34,7 +38,7 @@ use crate::sys::{self, Errno};
 pub const GONE: u32 = 1;
 pub const IN_A_STEP: u32 = 2;
 /// What the supervisor does itself is done in this name, which no process has.
-const SUPERVISOR: u16 = MAX_PROCESSES as u16;
+pub const SUPERVISOR: u16 = MAX_PROCESSES as u16;
 /// Looks at a process that has a step under way before the count is put off.
 const PATIENCE: usize = 1000;
 const BUFFER_BYTES: usize = 1 << 18;
@@ -76,11 +80,46 @@ pub fn used_clusters(pool: &Pool) -> impl Iterator<Item = u32> {
     })
 }
 
-/// How many page states of all processes name each slot, locked or not.
+/// How often each slot is named: by page states of all processes, locked or not, whose number is the second figure, and by slots
+/// whose content is in it.
 ///
 /// # Errors
 /// The pool can't be read.
 pub fn references(pool: &Pool, pool_fd: i32) -> Result<(References, u64), Errno> {
+    let (mut found, total) = named_by_pages(pool, pool_fd)?;
+    for slot in used_slots(pool) {
+        if let Some(Backing::Moved { to }) = pool.swap_table().load(slot).backing() {
+            let count = count_of(&mut found, to);
+            *count = count.saturating_add(1);
+        }
+    }
+    Ok((found, total))
+}
+
+/// Slots that a page names, or that content of one was moved to.
+///
+/// # Errors
+/// The pool can't be read.
+pub fn reachable(pool: &Pool, pool_fd: i32) -> Result<References, Errno> {
+    let (mut found, _) = named_by_pages(pool, pool_fd)?;
+    let mut left = Vec::new();
+    for (cluster, counts) in &found {
+        let all = (cluster * CLUSTER_SLOTS as u32..).zip(counts.iter());
+        left.extend(all.filter(|(_, count)| **count > 0).map(|(slot, _)| slot));
+    }
+    while let Some(slot) = left.pop() {
+        if let Some(Backing::Moved { to }) = pool.swap_table().load(slot).backing() {
+            let count = count_of(&mut found, to);
+            if *count == 0 {
+                left.push(to);
+            }
+            *count = count.saturating_add(1);
+        }
+    }
+    Ok(found)
+}
+
+fn named_by_pages(pool: &Pool, pool_fd: i32) -> Result<(References, u64), Errno> {
     let mut found = References::new();
     let mut total = 0;
     let mut buffer = vec![0u64; BUFFER_BYTES / 8];
@@ -182,7 +221,7 @@ fn counts(pool: &Pool) -> References {
 }
 
 /// The slots of clusters that have any in use.
-fn used_slots(pool: &Pool) -> impl Iterator<Item = u32> {
+pub fn used_slots(pool: &Pool) -> impl Iterator<Item = u32> {
     used_clusters(pool)
         .filter(|cluster| pool.slots().cluster_word(*cluster).count() > 0)
         .flat_map(|cluster| {

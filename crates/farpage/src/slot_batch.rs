@@ -5,6 +5,7 @@
 
 use core::sync::atomic::Ordering;
 
+use farpage_core::devices::SHUT_FAILED;
 use farpage_core::slots::{Request, Run};
 
 use crate::mm::Mm;
@@ -93,10 +94,10 @@ fn blocks_to_spare(mm: &Mm) -> bool {
         .devices()
         .iter()
         .zip(states)
-        .filter(|(device, _)| device.has_file);
+        .filter(|(device, state)| device.has_file && state.stays());
     let (all, used) = with_file.fold((0, 0), |(all, used), (device, state)| {
         (
-            all + u64::from(device.slots),
+            all + u64::from(state.now(device).slots),
             used + state.used.load(Ordering::Relaxed),
         )
     });
@@ -128,7 +129,7 @@ fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {
 fn reopen(mm: &Mm) -> bool {
     let states = mm.pool().device_states().iter();
     states
-        .filter(|state| state.shut.swap(0, Ordering::Relaxed) != 0)
+        .filter(|state| state.shut.fetch_and(!SHUT_FAILED, Ordering::Relaxed) == SHUT_FAILED)
         .count()
         > 0
 }

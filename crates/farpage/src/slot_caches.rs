@@ -54,8 +54,11 @@ fn own(mm: &Mm) -> Option<SpinGuard<'_, SlotCache>> {
 fn free_slots(mm: &Mm) -> u64 {
     let states = mm.pool().device_states().iter();
     let all = mm.pool().devices().iter().zip(states);
-    all.map(|(device, state)| u64::from(device.slots).saturating_sub(state.used.load(Ordering::Relaxed)))
-        .sum()
+    let stay = all.filter(|(_, state)| state.stays());
+    stay.map(|(device, state)| {
+        u64::from(state.now(device).slots).saturating_sub(state.used.load(Ordering::Relaxed))
+    })
+    .sum()
 }
 
 /// Whether to ask for more slots than are wanted now.
@@ -63,9 +66,13 @@ pub fn are_on(mm: &Mm) -> bool {
     mm.header().slot_cache_floor.load(Ordering::Relaxed) != 0
 }
 
-/// A run that this CPU kept.
+/// A run that this CPU kept. One of an area that is being emptied is given back.
 pub fn take_run(mm: &Mm, has_file: bool) -> Option<Run> {
     let run = own(mm)?.take_run(has_file)?;
+    if !tiers::stays(mm.pool(), run.first) {
+        give_back(mm, run);
+        return None;
+    }
     mm.header().count(Counter::SlotCacheHit, 1);
     Some(run)
 }
@@ -73,13 +80,16 @@ pub fn take_run(mm: &Mm, has_file: bool) -> Option<Run> {
 /// Keeps what is left of a run; what there is no place for.
 pub fn keep_run(mm: &Mm, has_file: bool, run: Run) -> Option<Run> {
     match own(mm) {
-        Some(mut cache) => cache.keep_run(has_file, run),
-        None => Some(run),
+        Some(mut cache) if tiers::stays(mm.pool(), run.first) => cache.keep_run(has_file, run),
+        _ => Some(run),
     }
 }
 
 /// Keeps slots that have no content, to be given back with others. False: the caller does it.
 pub fn free(mm: &Mm, slots: &[u32]) -> bool {
+    if !slots.iter().all(|slot| tiers::stays(mm.pool(), *slot)) {
+        return false;
+    }
     let Some(mut cache) = own(mm) else { return false };
     for &slot in slots {
         if let Some(all) = cache.free(slot) {
@@ -89,7 +99,7 @@ pub fn free(mm: &Mm, slots: &[u32]) -> bool {
     true
 }
 
-/// Gives back all that is kept, because slots have run out.
+/// Gives back all that is kept, because slots have run out or some are of an area that is being emptied.
 pub fn drain(mm: &Mm) {
     for cache in &mm.slot_caches.0 {
         let Some(mut cache) = cache.try_lock() else {
@@ -99,8 +109,12 @@ pub fn drain(mm: &Mm) {
         tiers::release_now(mm, &slots[..len]);
         for has_file in [false, true] {
             if let Some(run) = cache.take_run(has_file) {
-                (run.first..run.first + run.count as u32).for_each(|slot| tiers::release_now(mm, &[slot]));
+                give_back(mm, run);
             }
         }
     }
+}
+
+fn give_back(mm: &Mm, run: Run) {
+    (run.first..run.first + run.count as u32).for_each(|slot| tiers::release_now(mm, &[slot]));
 }

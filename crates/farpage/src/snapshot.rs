@@ -7,7 +7,7 @@ use farpage_core::readahead::hits::Estimate;
 use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 
-use crate::pool::{Header, Pool, entry_state};
+use crate::pool::{Area, Header, Pool, entry_state};
 use crate::sys;
 
 /// Use of one tier.
@@ -18,6 +18,8 @@ pub struct AreaUse {
     pub size_bytes: u64,
     pub used_bytes: u64,
     pub priority: i32,
+    /// Being emptied, or about to join: no page goes there now.
+    pub closed: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,24 +128,18 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
             size_bytes: zpages * farpage_core::zpool::ZPAGE_BYTES as u64,
             used_bytes: header.zpool_pages().max(0) as u64 * PAGE_SIZE as u64,
             priority: 0,
+            closed: false,
         });
     }
-    for (i, area) in header.area[..header.areas.load(Ordering::Relaxed) as usize]
-        .iter()
-        .enumerate()
-    {
-        let name: Vec<u8> = area
-            .name
-            .iter()
-            .map(|b| b.load(Ordering::Relaxed))
-            .take_while(|&b| b != 0)
-            .collect();
+    let there = |(_, area): &(usize, &Area)| area.blocks.load(Ordering::Relaxed) > 0;
+    for (i, area) in header.area.iter().enumerate().filter(there) {
         uses.push(AreaUse {
-            name: String::from_utf8_lossy(&name).into_owned(),
+            name: area.name(),
             kind: "file".into(),
             size_bytes: area.blocks.load(Ordering::Relaxed) * PAGE_SIZE as u64,
             used_bytes: area.used.load(Ordering::Relaxed).max(0) as u64 * PAGE_SIZE as u64,
             priority: -(i as i32) - 1,
+            closed: area.open.load(Ordering::Relaxed) == 0,
         });
     }
     uses

@@ -22,12 +22,13 @@ use farpage_core::units::{PAGE_SIZE, format_size};
 use farpage_core::zpool::ZPAGE_BYTES;
 
 use crate::areas::{self, OpenArea};
+use crate::control::Server;
 use crate::join::ENV_POOL;
 use crate::ledger::Ledger;
 use crate::mm::fd;
 use crate::pool::{Geometry, MAX_AREAS, Pool, flag};
 use crate::snapshot::Snapshot;
-use crate::sys;
+use crate::{sys, tier_files};
 
 /// A tier as the user names it, in order of priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub enum RunError {
 /// Below this the engine's own fixed needs leave no room for a program's pages.
 const RAM_MIN: u64 = 8 << 20;
 const TICK_MS: i32 = 20;
+/// While a tier joins or leaves.
+const BUSY_TICK_MS: i32 = 4;
 
 /// Runs a command within the budget and waits for it.
 pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
@@ -99,11 +102,14 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     drop(library);
     forward_signals(child.id() as i32);
     let mut ledger = Ledger::new(pool, pool_fd);
-    let exit_code = watch(&mut child, &mut ledger, &mut config.on_tick);
+    let mut server = Server::new(pool, pool_fd, open);
+    let exit_code = watch(&mut child, &mut ledger, &mut server, &mut config.on_tick);
     ledger.tick();
     let snapshot = Snapshot::of(&pool);
     if ledger.live() > 0 {
-        keep_books_in_background(ledger);
+        keep_books_in_background(ledger, server);
+    } else {
+        server.end();
     }
     Ok(Outcome { exit_code, snapshot })
 }
@@ -112,7 +118,6 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     let mut geometry = Geometry::default();
     for (i, area) in open.iter().enumerate().take(MAX_AREAS) {
         geometry.area_blocks[i] = area.blocks;
-        geometry.area_traits[i] = area.traits;
     }
     let compressed = config.areas.iter().find_map(|spec| match spec {
         AreaSpec::Compressed { limit } => Some(
@@ -153,15 +158,11 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     header
         .readahead
         .store(policy.unwrap_or_default() as u32, Ordering::Relaxed);
-    let numbered = pool.layout().device_slots;
-    for ((slot, area), blocks) in header.area.iter().zip(open).zip(numbered) {
-        // What is beyond the last slot number is not used.
-        slot.blocks.store(blocks, Ordering::Relaxed);
-        for (byte, value) in slot.name.iter().zip(area.name.bytes().take(119)) {
-            byte.store(value, Ordering::Relaxed);
-        }
+    for (index, area) in open.iter().enumerate() {
+        tier_files::describe(&pool, index, area)
+            .map_err(|e| format!("--swap {}: {e}; name another place", area.name))?;
+        tier_files::open_to_pages(&pool, index);
     }
-    header.areas.store(open.len() as u32, Ordering::Relaxed);
     Ok((pool_fd, pool))
 }
 
@@ -271,6 +272,11 @@ fn cvt(result: i32) -> io::Result<i32> {
     }
 }
 
+/// Time to the next look at the tree.
+fn tick_ms(server: &Server) -> i32 {
+    if server.is_busy() { BUSY_TICK_MS } else { TICK_MS }
+}
+
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
 /// The terminal's own signals reach the program by its process group; what is sent to us alone is passed on.
@@ -292,7 +298,7 @@ fn forward_signals(child: i32) {
 }
 
 /// Ticks until the child has ended; returns its exit code.
-fn watch(child: &mut Child, ledger: &mut Ledger, on_tick: &mut Option<OnTick>) -> i32 {
+fn watch(child: &mut Child, ledger: &mut Ledger, server: &mut Server, on_tick: &mut Option<OnTick>) -> i32 {
     // SAFETY: opens a descriptor on our own child.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as i32, 0) } as i32;
     let mut next_second = sys::now_ns() + 1_000_000_000;
@@ -303,7 +309,7 @@ fn watch(child: &mut Child, ledger: &mut Ledger, on_tick: &mut Option<OnTick>) -
             revents: 0,
         };
         // SAFETY: one pollfd.
-        unsafe { libc::poll(&mut poll, 1, TICK_MS) };
+        unsafe { libc::poll(&mut poll, 1, tick_ms(server)) };
         if let Ok(Some(status)) = child.try_wait() {
             // SAFETY: our own descriptor.
             unsafe { libc::close(pidfd) };
@@ -312,6 +318,7 @@ fn watch(child: &mut Child, ledger: &mut Ledger, on_tick: &mut Option<OnTick>) -
                 .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         }
         ledger.tick();
+        server.tick();
         if let Some(on_tick) = on_tick
             && sys::now_ns() >= next_second
         {
@@ -322,7 +329,7 @@ fn watch(child: &mut Child, ledger: &mut Ledger, on_tick: &mut Option<OnTick>) -
 }
 
 /// The command has ended but left daemons: a background process keeps their books until they end.
-fn keep_books_in_background(mut ledger: Ledger) {
+fn keep_books_in_background(mut ledger: Ledger, mut server: Server) {
     // SAFETY: this process has one thread; the child only ticks and exits.
     unsafe {
         if libc::fork() != 0 {
@@ -339,8 +346,10 @@ fn keep_books_in_background(mut ledger: Ledger) {
         .supervisor
         .store(sys::getpid(), Ordering::Relaxed);
     while ledger.live() > 0 {
-        std::thread::sleep(std::time::Duration::from_millis(TICK_MS as u64));
+        std::thread::sleep(std::time::Duration::from_millis(tick_ms(&server) as u64));
         ledger.tick();
+        server.tick();
     }
+    server.end();
     std::process::exit(0);
 }

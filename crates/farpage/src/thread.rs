@@ -13,11 +13,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::discard;
 use crate::fault;
 use crate::mm::{Mm, mm};
-use crate::pool::is_managed;
+use crate::pool::{Header, is_managed};
 use crate::prefetch;
 use crate::reclaim;
 use crate::remote;
+use crate::swapoff;
 use crate::sys::{self, Errno};
+use crate::tier_files;
 use crate::writeback;
 
 const STACK_LEN: u64 = 64 << 10;
@@ -64,7 +66,12 @@ pub fn start_reclaimer(mm: &Mm) {
 
 /// Free pages the reclaimers keep ready, so that a fault seldom has to make room itself.
 pub fn headroom(mm: &Mm) -> i64 {
-    (mm.header().limit.load(Ordering::Relaxed) / 32).clamp(64, 4096)
+    headroom_of(mm.header())
+}
+
+/// The same of a tree.
+pub fn headroom_of(header: &Header) -> i64 {
+    (header.limit.load(Ordering::Relaxed) / 32).clamp(64, 4096)
 }
 
 /// Called by faults: wakes a sleeping reclaimer when room gets scarce.
@@ -82,6 +89,12 @@ extern "C" fn reclaimer_main() -> ! {
     let mm = mm();
     loop {
         prefetch::start_wanted(mm);
+        swapoff::start_wanted(mm);
+        if tier_files::is_behind(mm) {
+            let _inside = mm.gate.shared();
+            // What went wrong stands in this process's entry.
+            let _ = tier_files::follow(mm);
+        }
         let seq = mm.header().reclaim_seq.load(Ordering::SeqCst);
         remote::answer(mm);
         let excess = mm.header().excess(headroom(mm));

@@ -14,7 +14,7 @@
 use core::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
-use farpage_core::devices;
+use farpage_core::devices::{self, SHUT_FAILED};
 use farpage_core::kill_point;
 use farpage_core::slots::Slots;
 use farpage_core::stats::{Counter, Source};
@@ -47,16 +47,21 @@ pub enum LoadError {
 /// Fills `context.bounce[at]` with the content of `slot`, verified.
 pub fn load(mm: &Mm, slot: u32, context: &mut Context, at: usize) -> Result<Source, LoadError> {
     let table = mm.pool().swap_table();
-    let mut waits = 0;
+    let (mut slot, mut waits) = (slot, 0);
     loop {
         let word = table.load(slot);
+        if let Some(Backing::Moved { to }) = word.backing() {
+            // The reference to the first slot keeps those behind it, of which there is one per emptied area at most.
+            slot = to;
+            continue;
+        }
         let result = match word.backing() {
             Some(Backing::Compressed(handle)) => load_compressed(mm, slot, handle, context, at),
             Some(Backing::Device { .. }) => match place_of(mm.pool(), slot) {
                 Some(place) => load_blocks(mm, &Blocks::one(place, slot, at), context),
                 None => Err(LoadError::Impossible { slot }),
             },
-            None => Err(LoadError::Impossible { slot }),
+            Some(Backing::Moved { .. }) | None => Err(LoadError::Impossible { slot }),
         };
         match result {
             Ok(source) => return Ok(source),
@@ -121,6 +126,13 @@ pub fn unpack(
 pub fn place_of(pool: &Pool, slot: u32) -> Option<(u8, u64)> {
     let (index, device) = devices::owner_of(pool.devices(), slot / CLUSTER_SLOTS as u32)?;
     device.has_file.then(|| (index as u8, device.block(slot)))
+}
+
+/// Whether the device of a slot keeps what it has: not while it is being emptied.
+#[must_use]
+pub fn stays(pool: &Pool, slot: u32) -> bool {
+    let owner = devices::owner_of(pool.devices(), slot / CLUSTER_SLOTS as u32);
+    owner.is_some_and(|(index, _)| pool.device_states()[index].stays())
 }
 
 /// Where in a file a slot's page lies, if it does.
@@ -355,7 +367,7 @@ pub fn write_run(mm: &Mm, pages: impl Iterator<Item = u64>, first: u32) -> bool 
     if result.is_err() {
         mm.pool().device_states()[usize::from(area)]
             .shut
-            .store(1, Ordering::Relaxed);
+            .fetch_or(SHUT_FAILED, Ordering::Relaxed);
         return false;
     }
     let header = mm.header();
@@ -430,6 +442,22 @@ pub fn free_backing(pool: &Pool, slot: u32, backing: Backing, owner: u16) {
                     .fetch_sub(1, Ordering::Relaxed);
             }
         }
+        // The caller's step covers this put too: no page names `to` by way of this slot any more.
+        Backing::Moved { to } => {
+            pool.header().moved.fetch_sub(1, Ordering::Relaxed);
+            put_for(pool, to, owner);
+        }
+    }
+}
+
+/// Gives up the reference that a slot whose content moved held to `slot`, in the name of `owner`.
+fn put_for(pool: &Pool, slot: u32, owner: u16) {
+    // A surprise costs a slot here, not the program: nobody's page is concerned.
+    if let Ok(Some(backing)) = pool.swap_table().put(slot, owner) {
+        free_backing(pool, slot, backing, owner);
+        let view = pool.slots();
+        let _ = view.release(&[slot], owner);
+        count_locks(pool, &view);
     }
 }
 

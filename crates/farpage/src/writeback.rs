@@ -55,6 +55,15 @@ pub fn run(mm: &Mm) -> u64 {
             break;
         };
         kill_point!("writeback-locked");
+        if !tiers::stays(mm.pool(), locked.cluster() * CLUSTER_SLOTS as u32) {
+            // What is empty is nobody's any more: it would only hold up what waits behind it.
+            if view.cluster_word(locked.cluster()).count() == 0 {
+                view.unlock_unchanged(locked);
+            } else {
+                view.unlock_again(locked);
+            }
+            continue;
+        }
         let outcome = write_cluster(mm, locked.cluster(), pages);
         done += outcome.written;
         if outcome.again {

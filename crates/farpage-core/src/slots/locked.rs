@@ -3,7 +3,7 @@
 use super::{LONG_RUN, Punch, SETS, Slots};
 use crate::bit_tree::BitTree;
 use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS, RUN_CLASSES, run_class};
-use crate::devices::{self, DeviceState};
+use crate::devices::DeviceState;
 use crate::kill_point;
 use crate::swap_table::{SlotKind, SlotWord};
 use crate::sync::{AtomicU64, Ordering};
@@ -79,7 +79,7 @@ impl<'a, P: Punch> Slots<'a, P> {
         let Some(word) = self.parts.clusters.get(cluster as usize) else {
             return;
         };
-        let owner = devices::owner_of(self.parts.devices, cluster);
+        let owner = self.device_of(cluster);
         let capacity = owner.map_or(CLUSTER_SLOTS, |(_, device)| device.capacity(cluster));
         let discards = owner.is_some_and(|(_, device)| device.discards);
         let mut on = locked.was;
@@ -122,7 +122,7 @@ impl<'a, P: Punch> Slots<'a, P> {
             }
         }
         kill_point!("cluster-unlocked");
-        if let Some(state) = owner.and_then(|(index, _)| self.parts.states.get(index)) {
+        if let Some((state, _)) = owner {
             steer(state, locked.was.count(), locked.now.count());
         }
     }
@@ -261,13 +261,13 @@ impl<'a, P: Punch> Slots<'a, P> {
             stray: true,
         };
         self.sweep(&mut locked);
-        locked.now = locked.now.with_count(self.count_used(cluster));
+        locked.now = locked.now.with_count(self.count_words(cluster));
         self.unlock(locked, Done::Freed);
         true
     }
 
     /// The words of a cluster that are not free.
-    fn count_used(&self, cluster: u32) -> usize {
+    fn count_words(&self, cluster: u32) -> usize {
         let used = |word: &&AtomicU64| word.load(Ordering::Acquire) != 0;
         self.words(cluster, CLUSTER_SLOTS).iter().filter(used).count()
     }
@@ -277,10 +277,10 @@ impl<'a, P: Punch> Slots<'a, P> {
     #[must_use]
     pub fn fault_of(&self, cluster: u32) -> Option<&'static str> {
         let word = self.cluster_word(cluster);
-        let (_, device) = devices::owner_of(self.parts.devices, cluster)?;
+        let (_, device) = self.device_of(cluster)?;
         let home = home_of(word);
         let listed = |set: usize| self.set_at(set).contains(cluster as usize);
-        if word.count() != 0 && self.count_used(cluster) != word.count() {
+        if word.count() != 0 && self.count_words(cluster) != word.count() {
             return Some("its count is not that of its slots");
         }
         let fits = match word.list() {
@@ -319,7 +319,7 @@ impl<'a, P: Punch> Slots<'a, P> {
     }
 
     fn capacity(&self, cluster: u32) -> usize {
-        let owner = devices::owner_of(self.parts.devices, cluster);
+        let owner = self.device_of(cluster);
         owner.map_or(CLUSTER_SLOTS, |(_, device)| device.capacity(cluster))
     }
 

@@ -25,6 +25,90 @@ const fn device(first_cluster: u32, slots: u32, priority: i32, has_file: bool) -
     }
 }
 
+/// A device that is being emptied hands out nothing, keeps its lists right, and may come back with another size.
+#[test]
+fn a_device_leaves_and_comes_back() {
+    let memory = Memory::new(&DEVICES);
+    let slots = memory.slots();
+    let run = |want| slots.alloc(&request(0, want, true));
+    let first = run(64).unwrap();
+    assert_eq!(first.first, 512, "the first device");
+    memory.states[0]
+        .shut
+        .store(devices::SHUT_LEAVING, Ordering::Relaxed);
+    assert_eq!(run(64).unwrap().first / 512, 3, "the second device");
+    assert_eq!((slots.count_used(0), slots.settled(0)), (64, Some(64)));
+    let held = slots.try_lock(1, 9).unwrap();
+    assert_eq!(slots.settled(0), None, "somebody may be taking slots");
+    slots.unlock_unchanged(held);
+    slots.release(&all(first), 3).unwrap();
+    assert_eq!(slots.settled(0), Some(0));
+    memory.check();
+    memory.states[0].missing.store(1000 - 100, Ordering::Relaxed);
+    memory.states[0].shut.store(0, Ordering::Relaxed);
+    memory.states[1]
+        .shut
+        .store(devices::SHUT_LEAVING, Ordering::Relaxed);
+    let sum: usize = std::iter::from_fn(|| run(64)).map(|run| run.count).sum();
+    assert_eq!((sum, slots.count_used(0)), (100, 100), "as many as it has blocks");
+    memory.check();
+}
+
+/// What a file wants is asked of the one that is there now: emptied clusters of one that discards are told of.
+#[test]
+fn a_device_takes_the_traits_of_its_present_file() {
+    let memory = Memory::new(&DEVICES);
+    let slots = memory.slots();
+    let empty = |traits| {
+        memory.states[0].traits.store(traits, Ordering::Relaxed);
+        memory.states[1]
+            .shut
+            .store(devices::SHUT_LEAVING, Ordering::Relaxed);
+        let run = slots.alloc(&request(0, 64, true)).unwrap();
+        slots.release(&all(run), 3).unwrap();
+        memory.check();
+        slots.cluster_word(run.first / CLUSTER_SLOTS as u32).list()
+    };
+    assert_eq!(empty(devices::DISCARDS), List::Discard);
+    assert_eq!(empty(0), List::Free);
+}
+
+/// Slots left in a cluster that is cut short in one file and whole in the next.
+#[test]
+fn a_device_of_another_size_lists_what_is_left_anew() {
+    let memory = Memory::new(&DEVICES);
+    let slots = memory.slots();
+    let resize = |blocks: u32| {
+        memory.states[0].missing.store(1000 - blocks, Ordering::Relaxed);
+        slots.resized(0, 9);
+        memory.check();
+    };
+    memory.states[1]
+        .shut
+        .store(devices::SHUT_LEAVING, Ordering::Relaxed);
+    resize(512 + 8);
+    let runs: Vec<Run> = std::iter::from_fn(|| slots.alloc(&request(0, 64, true))).collect();
+    let left = *runs.last().unwrap();
+    assert_eq!(
+        (left, slots.cluster_word(2).list()),
+        (
+            Run {
+                first: 1024,
+                count: 8
+            },
+            List::Full
+        )
+    );
+    runs.iter()
+        .filter(|run| **run != left)
+        .for_each(|run| slots.release(&all(*run), 3).unwrap());
+    resize(0);
+    assert_ne!(slots.cluster_word(2).list(), List::Full);
+    slots.release(&all(left)[..7], 3).unwrap();
+    resize(512 + 16);
+    resize(1000);
+}
+
 fn request(order: usize, want: usize, has_file: bool) -> Request {
     Request {
         owner: 3,
@@ -282,7 +366,7 @@ fn full_clusters_are_written_back_in_the_order_they_filled() {
 fn a_cluster_that_is_passed_over_is_written_back() {
     let memory = Memory::new(&DEVICES);
     let slots = memory.slots();
-    (0..8).for_each(|_| drop(slots.alloc(&request(0, 64, true))));
+    (0..8).for_each(|_| assert!(slots.alloc(&request(0, 64, true)).is_some()));
     let full = slots.lock_oldest(5).unwrap();
     assert_eq!(full.cluster(), 1);
     slots.unlock_unchanged(full);

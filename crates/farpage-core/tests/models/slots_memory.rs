@@ -35,6 +35,8 @@ fn state() -> DeviceState {
         used: AtomicU64::new(0),
         turn: AtomicU32::new(0),
         shut: AtomicU32::new(0),
+        missing: AtomicU32::new(0),
+        traits: AtomicU32::new(0),
         padding: core::array::from_fn(|_| AtomicU32::new(0)),
     }
 }

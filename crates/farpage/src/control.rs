@@ -1,0 +1,556 @@
+//! Changing the tiers of a running tree: how a command asks, and what the supervisor does.
+//!
+//! A command writes its request into the pool's header; the supervisor looks at it each tick, carries it out step by
+//! step between its other duties, and answers there. One request at a time. A command that stops counting up its `beat` is gone,
+//! and its request is given up: an area that was being emptied takes pages again.
+//!
+//! Taking an area away: 1. is there room for its pages elsewhere? 2. no slot of it is handed out any more; 3. every process
+//! empties it of its own pages (`swapoff`); 4. when no slot is taken the tree forgets the file; 5. the processes
+//! drop their descriptors (`tier_files`), the supervisor its own. Adding one: 1. open the file as `farpage run` does; 2. the processes
+//! fetch a descriptor each; 3. when all have it, slots are handed out.
+
+use core::cell::Cell;
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use farpage_core::readahead::hits::WindowCounts;
+use farpage_core::units::{PAGE_SIZE, format_size};
+
+use crate::areas::{self, OpenArea};
+use crate::pool::{Area, MAX_AREAS, Pool};
+use crate::tier_files::{self, Followed};
+use crate::{check, ledger, sys, thread};
+
+/// A command is gone when it has not beaten for so long, in nanoseconds.
+const BEAT_MAX_NS: u64 = 5_000_000_000;
+/// Emptying an area ends when no slot of it became free for so long.
+const PATIENCE_NS: u64 = 4_000_000_000;
+/// Looks that must find that no page names what is left, and the time before each.
+const LOOKS: u32 = 5;
+const LOOK_NS: u64 = 300_000_000;
+/// How long processes may take to open the file of a new area, and to close that of one taken away.
+const FOLLOW_NS: u64 = 5_000_000_000;
+const CLOSE_NS: u64 = 1_000_000_000;
+/// A supervisor that is gone for so long does not come back.
+const GONE_NS: u64 = 500_000_000;
+/// Longest path, and longest answer, in bytes.
+pub const TEXT_MAX: usize = 4096;
+
+/// Values of [`Control::phase`].
+mod phase {
+    pub const IDLE: u32 = 0;
+    pub const ASKED: u32 = 1;
+    pub const RUNNING: u32 = 2;
+    pub const DONE: u32 = 3;
+    pub const FAILED: u32 = 4;
+}
+
+const SWAPOFF: u32 = 1;
+const SWAPON: u32 = 2;
+
+/// The part of the pool's header in which commands and the supervisor meet, and processes find what they are to empty.
+#[repr(C)]
+pub struct Control {
+    /// The command that has the floor, by its pid; 0: none.
+    client: AtomicI32,
+    beat: AtomicU32,
+    phase: AtomicU32,
+    request: AtomicU32,
+    cancel: AtomicU32,
+    /// Index of the area that is meant, or that was chosen.
+    area: AtomicU32,
+    /// Bytes of a new area; 0: as many as there are.
+    size: AtomicU64,
+    /// Slots to be emptied at the start.
+    total: AtomicU64,
+    /// What processes are to empty: area + 1, and a number that differs from the last one's above; 0: nothing.
+    pub job: AtomicU32,
+    /// How: `swapoff::Order` as a number, and the size of windows.
+    pub order: AtomicU32,
+    pub window: AtomicU32,
+    /// A futex: changes with `job`.
+    pub wake: AtomicU32,
+    /// Pages that found no place, or could not be read.
+    pub no_room: AtomicU64,
+    pub unreadable: AtomicU64,
+    /// Pages that went to RAM and to other tiers; windows that were read.
+    pub to_ram: AtomicU64,
+    pub to_tiers: AtomicU64,
+    pub windows: WindowCounts,
+    text: [AtomicU8; TEXT_MAX],
+}
+
+impl Control {
+    /// Pages that were given another place since the tree began: in RAM, and in other tiers.
+    #[must_use]
+    pub fn placed(&self) -> (u64, u64) {
+        (
+            self.to_ram.load(Ordering::Relaxed),
+            self.to_tiers.load(Ordering::Relaxed),
+        )
+    }
+
+    fn write(&self, text: &[u8]) {
+        let bytes = text.iter().copied().take(TEXT_MAX - 1);
+        for (to, byte) in self.text.iter().zip(bytes.chain([0])) {
+            to.store(byte, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self) -> Vec<u8> {
+        let bytes = self.text.iter().map(|byte| byte.load(Ordering::Relaxed));
+        bytes.take_while(|&byte| byte != 0).collect()
+    }
+
+    fn set_job(&self, job: u32) {
+        self.job.store(job, Ordering::Release);
+        self.wake.fetch_add(1, Ordering::SeqCst);
+        sys::futex_wake(&self.wake, u32::MAX >> 1, true);
+    }
+}
+
+/// What a command may ask for.
+#[derive(Clone, Debug)]
+pub enum Request {
+    Swapoff { area: usize, order: u32, window: u32 },
+    Swapon { path: Vec<u8>, size: Option<u64> },
+}
+
+/// Areas of a tree that pages may be written to: index and name.
+#[must_use]
+pub fn areas_of(pool: &Pool) -> Vec<(usize, String)> {
+    let open = |(_, area): &(usize, &Area)| area.open.load(Ordering::Relaxed) != 0;
+    let areas = pool.header().area.iter().enumerate().filter(open);
+    areas.map(|(index, area)| (index, area.name())).collect()
+}
+
+/// How far a request is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Running {
+        left: u64,
+        total: u64,
+    },
+    /// Done, with area `area`.
+    Done {
+        area: usize,
+    },
+    Failed(String),
+}
+
+/// A request under way, on the command's side. Dropped before its end it is given up.
+pub struct Client {
+    pool: Pool,
+    /// Since when the supervisor has been gone.
+    gone_ns: Cell<Option<u64>>,
+}
+
+impl Client {
+    /// Puts a request to the tree. The error is one line.
+    pub fn ask(pool: Pool, request: &Request) -> Result<Client, String> {
+        let header = pool.header();
+        if ledger::has_ended(header.supervisor.load(Ordering::Relaxed)) {
+            return Err(
+                "the supervisor of this tree has ended, so its tiers stay as they are; let the tree end"
+                    .into(),
+            );
+        }
+        let control = &header.control;
+        let me = sys::getpid();
+        if let Err(other) = control
+            .client
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
+            return Err(format!(
+                "process {other} is changing the tiers of this tree; try again when it has ended"
+            ));
+        }
+        let client = Client {
+            pool,
+            gone_ns: Cell::new(None),
+        };
+        control.cancel.store(0, Ordering::Relaxed);
+        match request {
+            Request::Swapoff { area, order, window } => {
+                control.area.store(*area as u32, Ordering::Relaxed);
+                control.order.store(*order, Ordering::Relaxed);
+                control.window.store(*window, Ordering::Relaxed);
+                control.request.store(SWAPOFF, Ordering::Relaxed);
+            }
+            Request::Swapon { path, size } => {
+                if path.len() >= TEXT_MAX {
+                    return Err("the path is too long; name a shorter one".into());
+                }
+                control.write(path);
+                control.size.store(size.unwrap_or(0), Ordering::Relaxed);
+                control.request.store(SWAPON, Ordering::Relaxed);
+            }
+        }
+        control.beat.fetch_add(1, Ordering::Relaxed);
+        control.phase.store(phase::ASKED, Ordering::Release);
+        Ok(client)
+    }
+
+    /// Looks at the request; to be called every second or more often, or the supervisor takes the command for dead.
+    #[must_use]
+    pub fn look(&self) -> Progress {
+        let header = self.pool.header();
+        let control = &header.control;
+        control.beat.fetch_add(1, Ordering::Relaxed);
+        let area = control.area.load(Ordering::Relaxed) as usize;
+        match control.phase.load(Ordering::Acquire) {
+            phase::DONE => Progress::Done { area },
+            phase::FAILED => Progress::Failed(String::from_utf8_lossy(&control.read()).into_owned()),
+            phase::IDLE => {
+                Progress::Failed("the supervisor took this command for dead and gave it up".into())
+            }
+            _ if self.supervisor_ended() => {
+                // What is left of its work nobody else would undo.
+                if control.request.load(Ordering::Relaxed) == SWAPOFF {
+                    control.set_job(0);
+                    tier_files::open_to_pages(&self.pool, area.min(MAX_AREAS - 1));
+                }
+                Progress::Failed(
+                    "the supervisor of the tree has ended meanwhile; the area stays in use".into(),
+                )
+            }
+            _ => Progress::Running {
+                left: self.pool.slots().count_used(area.min(MAX_AREAS - 1)),
+                total: control.total.load(Ordering::Relaxed),
+            },
+        }
+    }
+
+    /// Whether the supervisor has been gone for a while. For a moment it may be: when the command has ended and left children,
+    /// another process keeps the books on.
+    fn supervisor_ended(&self) -> bool {
+        let pid = self.pool.header().supervisor.load(Ordering::Relaxed);
+        let now = sys::now_ns();
+        if ledger::has_ended(pid) {
+            let since = self.gone_ns.get().unwrap_or(now);
+            self.gone_ns.set(Some(since));
+            now.saturating_sub(since) > GONE_NS
+        } else {
+            self.gone_ns.set(None);
+            false
+        }
+    }
+
+    /// Asks for the request to be given up; [`Self::look`] tells when it is.
+    pub fn cancel(&self) {
+        self.pool.header().control.cancel.store(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let control = &self.pool.header().control;
+        let mine = sys::getpid();
+        if control.client.load(Ordering::Relaxed) != mine {
+            return;
+        }
+        self.cancel();
+        let now = control.phase.load(Ordering::Acquire);
+        if matches!(now, phase::IDLE | phase::DONE | phase::FAILED) {
+            control.phase.store(phase::IDLE, Ordering::Relaxed);
+            control.client.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// What the supervisor is about.
+enum Work {
+    Idle,
+    Emptying {
+        index: usize,
+        left: u64,
+        since_ns: u64,
+        /// How often in a row the rest was found to be named by no page, and when to look again.
+        looks: u32,
+        look_ns: u64,
+        no_room: u64,
+        unreadable: u64,
+    },
+    /// Processes open the file of a new area.
+    Adding {
+        index: usize,
+        since_ns: u64,
+    },
+    /// Processes close the file of an area taken away.
+    Closing {
+        index: usize,
+        since_ns: u64,
+    },
+}
+
+/// The supervisor's side.
+pub struct Server {
+    pool: Pool,
+    pool_fd: i32,
+    files: [Option<OpenArea>; MAX_AREAS],
+    work: Work,
+    beat: u32,
+    beat_ns: u64,
+    jobs: u32,
+}
+
+impl Server {
+    #[must_use]
+    pub fn new(pool: Pool, pool_fd: i32, open: Vec<OpenArea>) -> Server {
+        let mut open = open.into_iter();
+        Server {
+            pool,
+            pool_fd,
+            files: core::array::from_fn(|_| open.next()),
+            work: Work::Idle,
+            beat: 0,
+            beat_ns: 0,
+            jobs: 0,
+        }
+    }
+
+    /// Whether the next tick should come soon.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !matches!(self.work, Work::Idle)
+    }
+
+    /// The tree has ended: so has the request.
+    pub fn end(&mut self) {
+        let phase = self.pool.header().control.phase.load(Ordering::Acquire);
+        if matches!(phase, phase::ASKED | phase::RUNNING) {
+            self.fail("the tree has ended meanwhile");
+        }
+    }
+
+    /// Carries the request on by a step.
+    pub fn tick(&mut self) {
+        let now = sys::now_ns();
+        let control = &self.pool.header().control;
+        let gone = self.client_is_gone(now);
+        let cancelled = gone || control.cancel.load(Ordering::Relaxed) != 0;
+        match self.work {
+            Work::Idle if gone => {
+                control.phase.store(phase::IDLE, Ordering::Relaxed);
+                control.client.store(0, Ordering::Release);
+            }
+            Work::Idle if control.phase.load(Ordering::Acquire) == phase::ASKED => {
+                control.phase.store(phase::RUNNING, Ordering::Relaxed);
+                let begun = match control.request.load(Ordering::Relaxed) {
+                    SWAPOFF => self.begin_swapoff(now),
+                    _ => self.begin_swapon(now),
+                };
+                if let Err(why) = begun {
+                    self.fail(&why);
+                }
+            }
+            Work::Idle => {}
+            Work::Emptying { index, .. } if cancelled => self.give_up(index, "interrupted"),
+            Work::Emptying { .. } => self.watch_emptying(now),
+            Work::Adding { index, since_ns } => self.watch_adding(index, since_ns, now, cancelled),
+            Work::Closing { index, since_ns } => self.watch_closing(index, since_ns, now),
+        }
+    }
+
+    fn client_is_gone(&mut self, now: u64) -> bool {
+        let control = &self.pool.header().control;
+        let beat = control.beat.load(Ordering::Relaxed);
+        if control.client.load(Ordering::Relaxed) == 0 || beat != self.beat {
+            (self.beat, self.beat_ns) = (beat, now);
+        }
+        now.saturating_sub(self.beat_ns) > BEAT_MAX_NS
+    }
+
+    fn answer(&mut self, phase: u32) {
+        self.work = Work::Idle;
+        let control = &self.pool.header().control;
+        control.phase.store(phase, Ordering::Release);
+    }
+
+    fn fail(&mut self, why: &str) {
+        self.pool.header().control.write(why.as_bytes());
+        self.answer(phase::FAILED);
+    }
+
+    fn area(&self, index: usize) -> &'static Area {
+        &self.pool.header().area[index]
+    }
+
+    fn begin_swapoff(&mut self, now: u64) -> Result<(), String> {
+        let header = self.pool.header();
+        let control = &header.control;
+        let index = control.area.load(Ordering::Relaxed) as usize;
+        let is_open = |index: &usize| self.area(*index).open.load(Ordering::Relaxed) != 0;
+        if index >= MAX_AREAS || !is_open(&index) {
+            return Err("there is no such area any more; farpage stat --json lists them".into());
+        }
+        let pages = self.area(index).used.load(Ordering::Relaxed).max(0);
+        let in_ram = (-header.excess(thread::headroom_of(header))).max(0);
+        let free =
+            |area: &Area| area.blocks.load(Ordering::Relaxed) as i64 - area.used.load(Ordering::Relaxed);
+        let others = (0..MAX_AREAS).filter(|other| *other != index).filter(is_open);
+        let elsewhere: i64 = others.map(|other| free(self.area(other))).sum();
+        if pages > in_ram + elsewhere {
+            let bytes = |pages: i64| format_size(pages as u64 * PAGE_SIZE as u64);
+            return Err(format!(
+                "{}: the {} in it do not fit elsewhere: {} of the budget and {} of other areas are free; add one with \
+                 farpage swapon first",
+                self.area(index).name(),
+                bytes(pages),
+                bytes(in_ram),
+                bytes(elsewhere)
+            ));
+        }
+        tier_files::close_to_pages(&self.pool, index);
+        let left = self.pool.slots().count_used(index);
+        control.total.store(left, Ordering::Relaxed);
+        self.work = Work::Emptying {
+            index,
+            left,
+            since_ns: now,
+            looks: 0,
+            look_ns: now + LOOK_NS,
+            no_room: control.no_room.load(Ordering::Relaxed),
+            unreadable: control.unreadable.load(Ordering::Relaxed),
+        };
+        self.jobs = self.jobs.wrapping_add(1) & 0xff_ffff;
+        control.set_job(self.jobs << 8 | (index as u32 + 1));
+        header.ask_to_reclaim();
+        Ok(())
+    }
+
+    fn watch_emptying(&mut self, now: u64) {
+        let Work::Emptying {
+            index,
+            left,
+            since_ns,
+            looks,
+            look_ns,
+            no_room,
+            unreadable,
+        } = &mut self.work
+        else {
+            return;
+        };
+        let (index, control) = (*index, &self.pool.header().control);
+        let slots = self.pool.slots();
+        let used = slots.count_used(index);
+        if used < *left {
+            (*left, *since_ns, *looks, *look_ns) = (used, now, 0, now + LOOK_NS);
+        }
+        if used > 0 && now >= *look_ns {
+            // A process that died between two steps may have left a reference that no page holds. Counting again gives it up
+            // (`recount`) unless a process stands still that could; nobody needs what it refers to. Its slot stays taken
+            // until then, without a file.
+            let lost = check::lost_slots(&self.pool, self.pool_fd, index);
+            *looks = if lost == Some(used) { *looks + 1 } else { 0 };
+            *look_ns = now + LOOK_NS;
+        }
+        let is_over = (used == 0 || *looks >= LOOKS) && slots.settled(index) == Some(used);
+        if is_over {
+            control.set_job(0);
+            tier_files::forget(&self.pool, index);
+            tier_files::announce(&self.pool);
+            self.work = Work::Closing { index, since_ns: now };
+            return;
+        }
+        if now.saturating_sub(*since_ns) < PATIENCE_NS {
+            return;
+        }
+        let why = if control.unreadable.load(Ordering::Relaxed) > *unreadable {
+            "some of its pages can't be read; check the device"
+        } else if control.no_room.load(Ordering::Relaxed) > *no_room {
+            "the rest of its pages finds no room; add an area with farpage swapon"
+        } else {
+            "a process that has pages in it does not answer; let it run on if it is stopped"
+        };
+        self.give_up(index, why);
+    }
+
+    /// The area takes pages again.
+    fn give_up(&mut self, index: usize, why: &str) {
+        self.pool.header().control.set_job(0);
+        tier_files::open_to_pages(&self.pool, index);
+        let name = self.area(index).name();
+        self.fail(&format!("{name}: {why}; it stays in use"));
+    }
+
+    fn begin_swapon(&mut self, now: u64) -> Result<(), String> {
+        let control = &self.pool.header().control;
+        let path = control.read();
+        let size = Some(control.size.load(Ordering::Relaxed)).filter(|size| *size > 0);
+        let used = |index: &usize| self.files[*index].is_some();
+        // Behind the others, if there is a place: what joins last is filled last.
+        let behind = (0..MAX_AREAS).rfind(used).map_or(0, |last| last + 1);
+        let index = Some(behind)
+            .filter(|index| *index < MAX_AREAS)
+            .or_else(|| (0..MAX_AREAS).find(|index| !used(index)))
+            .ok_or_else(|| {
+                format!(
+                    "{MAX_AREAS} swap files are in use, which is the most; take one away with farpage swapoff"
+                )
+            })?;
+        let path = Path::new(OsStr::from_bytes(&path));
+        let file = areas::open_path(path, size).map_err(|why| bare(&why))?;
+        let room = self.pool.layout().device_slots[index];
+        if size.is_some() && file.blocks > room {
+            return Err(format!(
+                "{}: {} is more than can be added to a running tree; give at most {}",
+                path.display(),
+                format_size(file.blocks * PAGE_SIZE as u64),
+                format_size(room * PAGE_SIZE as u64)
+            ));
+        }
+        tier_files::describe(&self.pool, index, &file).map_err(|why| format!("{}: {why}", path.display()))?;
+        control.area.store(index as u32, Ordering::Relaxed);
+        self.files[index] = Some(file);
+        self.work = Work::Adding { index, since_ns: now };
+        tier_files::announce(&self.pool);
+        Ok(())
+    }
+
+    fn watch_adding(&mut self, index: usize, since_ns: u64, now: u64, cancelled: bool) {
+        let why = match tier_files::followed(&self.pool) {
+            _ if cancelled => "interrupted".to_owned(),
+            Followed::All => {
+                tier_files::open_to_pages(&self.pool, index);
+                self.answer(phase::DONE);
+                return;
+            }
+            Followed::Waiting(_) if now.saturating_sub(since_ns) < FOLLOW_NS => return,
+            Followed::Waiting(pid) => {
+                format!("process {pid} does not answer; let it run on if it is stopped")
+            }
+            Followed::Failed(pid, errno) => format!(
+                "process {pid} can't open it ({errno}); it needs /proc and the user of farpage run, or root"
+            ),
+        };
+        let name = self.area(index).name();
+        tier_files::forget(&self.pool, index);
+        tier_files::announce(&self.pool);
+        self.files[index] = None;
+        self.fail(&format!("{name}: {why}"));
+    }
+
+    /// A process that does not answer, or is dormant, keeps its descriptor a little longer: the space is given back all the same.
+    fn watch_closing(&mut self, index: usize, since_ns: u64, now: u64) {
+        let all = tier_files::followed(&self.pool) == Followed::All;
+        if !all && now.saturating_sub(since_ns) < CLOSE_NS {
+            return;
+        }
+        if let Some(area) = self.files[index].take()
+            && area.is_unlinked
+        {
+            // Nothing is in it; if that fails its space comes back with its last descriptor.
+            let _ = area.file.set_len(0);
+        }
+        self.answer(phase::DONE);
+    }
+}
+
+/// The text of a refusal without the option's name before it.
+fn bare(why: &str) -> String {
+    why.strip_prefix("--swap ").unwrap_or(why).to_owned()
+}

@@ -1,0 +1,499 @@
+//! A batch of swapped pages that get another place: see `swapoff`.
+//!
+//! # Safety
+//! A batch is one thread's; its pages are read into and copied from by the kernel while that thread waits.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::page_state::{Kind, PageState};
+use farpage_core::stats::Counter;
+use farpage_core::swap_table::{Backing, SlotWord};
+use farpage_core::units::PAGE_SIZE;
+
+use crate::mm::{Context, Mm, PAGE, address, fd};
+use crate::slot_batch::SlotBatch;
+use crate::swapoff::BATCH_MAX;
+use crate::sys::{self, Errno};
+use crate::{thread, tiers, writeback};
+
+/// Most blocks that a read spans without wanting them: less than a second read costs.
+pub const GAP_MAX: usize = 32;
+
+/// What is known of one page of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Not ours: somebody else works on it, or it is elsewhere by now.
+    Gone,
+    /// Its word is locked by us.
+    Locked,
+    /// Locked, and its content is here.
+    Loaded,
+    /// Locked, and on its way to a new slot.
+    Placed,
+}
+
+/// The pages, in the order of their slots.
+#[repr(C, align(4096))]
+pub struct Batch {
+    content: [[u8; PAGE_SIZE]; BATCH_MAX],
+    scratch: [[u8; PAGE_SIZE]; GAP_MAX],
+    len: usize,
+    states: [u8; BATCH_MAX],
+    pages: [u64; BATCH_MAX],
+    slots: [u32; BATCH_MAX],
+    /// Where a page goes to.
+    targets: [u32; BATCH_MAX],
+    seen: [u64; BATCH_MAX],
+    pieces: [sys::Piece; 2 * BATCH_MAX],
+}
+
+impl Batch {
+    /// Gives the pages of `entries` (slot << 32 | page, ascending) another place, as many as have one; how many. Windows are
+    /// counted by reads, or where it is given as `window`.
+    pub fn empty(&mut self, mm: &Mm, entries: &[u64], window: Option<u32>) -> u64 {
+        let _inside = mm.gate.shared();
+        let control = &mm.header().control;
+        if let Some(pages) = window {
+            control.windows.add(pages);
+        }
+        let mut done = self.lock(mm, entries);
+        let mut context = mm.context();
+        self.load(mm, window.is_none(), &mut context);
+        let loaded = self.count(State::Loaded);
+        let room = mm.header().excess(loaded as i64 + thread::headroom(mm)) <= 0;
+        if room {
+            let installed = self.install(mm, has_free_area(mm));
+            control.to_ram.fetch_add(installed, Ordering::Relaxed);
+            done += installed;
+        }
+        if self.count(State::Loaded) > 0 {
+            let stored = self.store(mm, &mut context);
+            control.to_tiers.fetch_add(stored, Ordering::Relaxed);
+            done += stored;
+        }
+        self.unlock_rest(mm);
+        done
+    }
+
+    fn state(&self, at: usize) -> State {
+        match self.states[at] {
+            1 => State::Locked,
+            2 => State::Loaded,
+            3 => State::Placed,
+            _ => State::Gone,
+        }
+    }
+
+    fn set(&mut self, at: usize, state: State) {
+        self.states[at] = match state {
+            State::Gone => 0,
+            State::Locked => 1,
+            State::Loaded => 2,
+            State::Placed => 3,
+        };
+    }
+
+    fn count(&self, state: State) -> u64 {
+        (0..self.len).filter(|at| self.state(*at) == state).count() as u64
+    }
+
+    fn content(&self, at: usize) -> u64 {
+        self.content[at].as_ptr() as u64
+    }
+
+    /// Locks what is still where it was; pages whose content has moved already name its new slot from now on. How many
+    /// those are.
+    fn lock(&mut self, mm: &Mm, entries: &[u64]) -> u64 {
+        let table = mm.pool().swap_table();
+        let mut renamed = 0;
+        self.len = entries.len().min(BATCH_MAX);
+        for (at, entry) in entries.iter().take(BATCH_MAX).enumerate() {
+            let (slot, page) = ((entry >> 32) as u32, entry & 0xffff_ffff);
+            let seen = mm.load(page);
+            let there = seen.kind() == Kind::Swapped && seen.slot() == slot && !seen.is_locked();
+            let locked = there && mm.try_lock(page, seen);
+            (self.pages[at], self.slots[at]) = (page, slot);
+            self.set(at, if locked { State::Locked } else { State::Gone });
+            if !locked {
+                continue;
+            }
+            let word = table.load(slot);
+            self.seen[at] = word.raw();
+            if let Some(Backing::Moved { to }) = word.backing()
+                && rename(mm, page, slot, to)
+            {
+                self.set(at, State::Gone);
+                renamed += 1;
+            }
+        }
+        renamed
+    }
+
+    fn load(&mut self, mm: &Mm, count_windows: bool, context: &mut Context) {
+        let mut at = 0;
+        while at < self.len {
+            match SlotWord(self.seen[at]).backing() {
+                Some(Backing::Device { .. }) if self.state(at) == State::Locked => {
+                    at = self.read_from(mm, at, count_windows);
+                }
+                Some(Backing::Compressed(handle)) if self.state(at) == State::Locked => {
+                    let Context { out, .. } = context;
+                    let page = &mut self.content[at];
+                    if tiers::unpack(mm.pool(), self.slots[at], handle, out, page).is_some() {
+                        self.set(at, State::Loaded);
+                    } else {
+                        self.not_loaded(mm, at);
+                    }
+                    at += 1;
+                }
+                _ => at += 1,
+            }
+        }
+    }
+
+    /// Reads the blocks of the pages from `first` on that lie in one run of the file; one past the last of them.
+    fn read_from(&mut self, mm: &Mm, first: usize, count_windows: bool) -> usize {
+        let Some((area, block)) = tiers::place_of(mm.pool(), self.slots[first]) else {
+            return first + 1;
+        };
+        let (mut used, mut wanted, mut next) = (0, 0, self.slots[first]);
+        let mut end = first;
+        for at in first..self.len {
+            let is_here = matches!(SlotWord(self.seen[at]).backing(), Some(Backing::Device { .. }));
+            if self.state(at) != State::Locked || !is_here {
+                continue;
+            }
+            let gap = (self.slots[at] - next) as usize;
+            if gap > GAP_MAX {
+                break;
+            }
+            if gap > 0 {
+                self.pieces[used] = [self.scratch.as_mut_ptr() as u64, gap as u64 * PAGE];
+                used += 1;
+            }
+            self.pieces[used] = [self.content[at].as_mut_ptr() as u64, PAGE];
+            (used, wanted, next, end) = (used + 1, wanted + 1, self.slots[at] + 1, at + 1);
+        }
+        let file = mm.fd(fd::AREAS + i32::from(area));
+        // SAFETY: the pieces are pages of this batch and its scratch pages.
+        let read = unsafe { sys::transfer_all(file, false, &mut self.pieces[..used], block * PAGE) };
+        let header = mm.header();
+        if read.is_ok() {
+            header.count(Counter::Pswpin, wanted);
+            let bytes = u64::from(next - self.slots[first]) * PAGE;
+            header.count(Counter::FileReadBytes, bytes);
+        }
+        if count_windows {
+            header.control.windows.add(wanted as u32);
+        }
+        for at in first..end {
+            let Some(Backing::Device { crc }) = SlotWord(self.seen[at]).backing() else {
+                continue;
+            };
+            if self.state(at) != State::Locked {
+                continue;
+            }
+            let right = match read {
+                Ok(()) => true,
+                Err(_) => self.read_one(file, at, block + u64::from(self.slots[at] - self.slots[first])),
+            };
+            if right && tiers::checksum(self.content(at)) == crc {
+                self.set(at, State::Loaded);
+            } else {
+                self.not_loaded(mm, at);
+            }
+        }
+        end.max(first + 1)
+    }
+
+    /// After a read of many failed: one page of them may be readable.
+    fn read_one(&mut self, file: i32, at: usize, block: u64) -> bool {
+        let mut piece = [[self.content[at].as_mut_ptr() as u64, PAGE]];
+        // SAFETY: a page of this batch.
+        unsafe { sys::transfer_all(file, false, &mut piece, block * PAGE) }.is_ok()
+    }
+
+    /// The content is not what it should be. If the slot's word has changed it is elsewhere, and a later pass finds it.
+    fn not_loaded(&mut self, mm: &Mm, at: usize) {
+        let now = mm.pool().swap_table().load(self.slots[at]);
+        if now.same_backing(SlotWord(self.seen[at])) {
+            mm.header().control.unreadable.fetch_add(1, Ordering::Relaxed);
+            mm.header().count(Counter::CrcErrors, 1);
+        }
+    }
+
+    /// Puts loaded pages into RAM, without those that processes share if they can stay shared elsewhere; how many.
+    fn install(&mut self, mm: &Mm, not_shared: bool) -> u64 {
+        let table = mm.pool().swap_table();
+        let mut done = 0;
+        let mut at = 0;
+        while at < self.len {
+            let goes = |batch: &Batch, at: usize| {
+                batch.state(at) == State::Loaded && !(not_shared && table.load(batch.slots[at]).count() > 1)
+            };
+            let mut count = 0;
+            while at + count < self.len
+                && goes(self, at + count)
+                && self.pages[at + count] == self.pages[at] + count as u64
+            {
+                count += 1;
+            }
+            if count == 0 {
+                at += 1;
+                continue;
+            }
+            done += self.map(mm, at, count) as u64;
+            at += count;
+        }
+        done
+    }
+
+    /// Maps `count` pages from `first` on, which follow each other in memory; how many are there now.
+    fn map(&mut self, mm: &Mm, first: usize, count: usize) -> usize {
+        let (mut done, mut step) = (0, count);
+        while done < count {
+            let at = first + done;
+            let pages = step.min(count - done);
+            let copied = mm
+                .uffd()
+                .copy(address(self.pages[at]), self.content(at), pages as u64 * PAGE);
+            let arrived = (copied.bytes / PAGE) as usize;
+            // The words are changed here: see tiers::leave.
+            let leaving = mm.entry().puts.begin();
+            for at in at..at + arrived {
+                let page = self.pages[at];
+                mm.count_resident(page, 1);
+                mm.unlock(page, mm.load(page), PageState::resident());
+                self.set(at, State::Gone);
+            }
+            put_all(mm, &self.slots[at..at + arrived]);
+            drop(leaving);
+            done += arrived;
+            match copied.error {
+                None | Some(Errno(libc::EAGAIN)) => {}
+                // The run may leave the mapping that holds its first page.
+                Some(Errno(libc::ENOENT)) if pages > 1 => step = 1,
+                Some(_) => break,
+            }
+        }
+        done
+    }
+
+    /// Stores loaded pages in new slots; how many.
+    fn store(&mut self, mm: &Mm, context: &mut Context) -> u64 {
+        let mut slots = SlotBatch::default();
+        let (mut done, mut left) = (0, self.count(State::Loaded) as usize);
+        for at in 0..self.len {
+            if self.state(at) != State::Loaded {
+                continue;
+            }
+            let stored = self.store_compressed(mm, at, left, &mut slots, context);
+            done += u64::from(stored);
+            if !stored && let Some(slot) = slots.for_file(mm, left) {
+                self.targets[at] = slot;
+                self.set(at, State::Placed);
+            }
+            left -= 1;
+        }
+        slots.finish(mm);
+        done += self.write_placed(mm);
+        let homeless = self.count(State::Loaded);
+        mm.header().control.no_room.fetch_add(homeless, Ordering::Relaxed);
+        done
+    }
+
+    /// Into the compressed tier, unless that is nearly full itself.
+    fn store_compressed(
+        &mut self,
+        mm: &Mm,
+        at: usize,
+        left: usize,
+        slots: &mut SlotBatch,
+        context: &mut Context,
+    ) -> bool {
+        if writeback::is_due(mm) || mm.header().excess(1) > 0 {
+            return false;
+        }
+        let Some(compressed) = tiers::compress(mm, self.content(at), context) else {
+            return false;
+        };
+        let Some(slot) = slots.for_compressed(mm, left) else {
+            return false;
+        };
+        let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) else {
+            tiers::release(mm, &[slot]);
+            return false;
+        };
+        self.hand_over(mm, at, slot, backing)
+    }
+
+    /// Writes what is to lie in files, neighbours with one write; how many.
+    fn write_placed(&mut self, mm: &Mm) -> u64 {
+        let (mut done, mut at) = (0, 0);
+        while at < self.len {
+            if self.state(at) != State::Placed {
+                at += 1;
+                continue;
+            }
+            let mut run = [0usize; tiers::WRITE_MAX];
+            let mut len = 0;
+            let first = self.targets[at];
+            for next in at..self.len {
+                if self.state(next) != State::Placed {
+                    continue;
+                }
+                if len == run.len() || self.targets[next] != first + len as u32 {
+                    break;
+                }
+                run[len] = next;
+                len += 1;
+            }
+            let written = tiers::write_run(mm, run[..len].iter().map(|at| self.content(*at)), first);
+            for &at in &run[..len] {
+                self.set(at, State::Loaded);
+                let slot = self.targets[at];
+                if written {
+                    let crc = tiers::checksum(self.content(at));
+                    done += u64::from(self.hand_over(mm, at, slot, Backing::Device { crc }));
+                } else {
+                    tiers::release(mm, &[slot]);
+                }
+            }
+            at = run[..len].last().map_or(at, |last| *last) + 1;
+        }
+        done
+    }
+
+    /// The content is in slot `to`, which is busy and ours, too: the page names that one from now on. False: the content has
+    /// changed its place meanwhile.
+    fn hand_over(&mut self, mm: &Mm, at: usize, to: u32, backing: Backing) -> bool {
+        let table = mm.pool().swap_table();
+        let (page, from, seen) = (self.pages[at], self.slots[at], SlotWord(self.seen[at]));
+        if let Backing::Device { .. } = backing {
+            tiers::count_blocks(mm, to, 1);
+        }
+        let word = table.load(from);
+        if !word.same_backing(seen) {
+            tiers::free_backing(mm.pool(), to, backing, mm.owner());
+            tiers::release(mm, &[to]);
+            self.set(at, State::Locked);
+            return false;
+        }
+        if word.count() == 1 {
+            // Ours alone, and nobody can come by another reference while this page is locked.
+            // As in `store`, the word names the new slot before that counts the reference.
+            tiers::leave(mm, from, || {
+                let locked = mm.load(page);
+                let named = locked.replace(PageState::swapped(to));
+                mm.word(page).store(named.locked().raw(), Ordering::Release);
+                publish(mm, to, backing);
+                mm.unlock(page, locked, PageState::swapped(to));
+            });
+            self.set(at, State::Gone);
+            return true;
+        }
+        // Until slot `from` names it the new slot counts a reference that nobody has, which a death leaves behind: the
+        // supervisor counts again, and not while this goes on (`recount`).
+        let _step = mm.entry().moves.begin();
+        publish(mm, to, backing);
+        let renamed = share(mm, from, seen, to) && rename(mm, page, from, to);
+        self.set(at, if renamed { State::Gone } else { State::Locked });
+        renamed
+    }
+
+    fn unlock_rest(&mut self, mm: &Mm) {
+        for at in 0..self.len {
+            if self.state(at) != State::Gone {
+                let page = self.pages[at];
+                mm.unlock(page, mm.load(page), PageState::swapped(self.slots[at]));
+            }
+        }
+        self.len = 0;
+    }
+}
+
+/// Whether another file has free blocks.
+fn has_free_area(mm: &Mm) -> bool {
+    mm.header().area.iter().any(|area| {
+        area.open.load(Ordering::Relaxed) != 0
+            && (area.blocks.load(Ordering::Relaxed) as i64) > area.used.load(Ordering::Relaxed)
+    })
+}
+
+fn publish(mm: &Mm, slot: u32, backing: Backing) {
+    if let Err(impossible) = mm.pool().swap_table().publish(slot, backing) {
+        tiers::stop(&impossible);
+    }
+}
+
+/// The content of a shared slot is in slot `to`, whose one reference becomes that of slot `from`. False: it was moved by somebody
+/// else, or can't be now. The caller is in a step of `ProcEntry::moves` that began before `to` was published.
+fn share(mm: &Mm, from: u32, seen: SlotWord, to: u32) -> bool {
+    let (pool, header) = (mm.pool(), mm.header());
+    let view = pool.slots();
+    // An object that no word names is freed by whoever cleans up after us only if we held its cluster.
+    let compressed = matches!(seen.backing(), Some(Backing::Compressed(_)));
+    let lock = if compressed {
+        view.try_lock(from / CLUSTER_SLOTS as u32, mm.owner())
+    } else {
+        None
+    };
+    let moved = compressed == lock.is_some() && {
+        header.moved.fetch_add(1, Ordering::Relaxed);
+        let moved = pool.swap_table().moved(from, seen, to);
+        match seen.backing() {
+            Some(backing) if moved => tiers::free_backing(pool, from, backing, mm.owner()),
+            _ => {
+                header.moved.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        moved
+    };
+    if let Some(lock) = lock {
+        view.unlock_unchanged(lock);
+    }
+    tiers::count_locks(pool, &view);
+    if !moved {
+        tiers::put(mm, to);
+    }
+    moved
+}
+
+/// The locked page named slot `from`, whose content is in `to`: it names that one from now on, and is unlocked.
+fn rename(mm: &Mm, page: u64, from: u32, to: u32) -> bool {
+    // A slot gains a reference, and a page another name.
+    let _step = mm.entry().moves.begin();
+    if mm.pool().swap_table().dup(to).is_err() {
+        return false;
+    }
+    tiers::leave(mm, from, || {
+        mm.unlock(page, mm.load(page), PageState::swapped(to));
+    });
+    true
+}
+
+/// Gives up one reference to each slot, as `tiers::put`.
+fn put_all(mm: &Mm, slots: &[u32]) {
+    const GROUP: usize = 64;
+    let table = mm.pool().swap_table();
+    for group in slots.chunks(GROUP) {
+        let mut freed = [0u32; GROUP];
+        let mut count = 0;
+        for &slot in group {
+            match table.put(slot, mm.owner()) {
+                Ok(Some(backing)) => {
+                    tiers::free_backing(mm.pool(), slot, backing, mm.owner());
+                    freed[count] = slot;
+                    count += 1;
+                }
+                Ok(None) => {}
+                Err(impossible) => tiers::stop(&impossible),
+            }
+        }
+        if count > 0 {
+            tiers::release(mm, &freed[..count]);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+"""farpage swapoff and swapon: areas leave and join a running tree, whose programs see nothing of it but time."""
+
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+from common import FARPAGE, WORK, check
+from context import last_words, test
+from semantics import program
+from stress import checked
+
+# One that every user may run.
+PYTHON = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+SUITES = ("quick", "soak", "user")
+DEADLINE_S = 60
+
+
+def until(what, holds):
+    """Waits until it holds; what it answered then."""
+    end = time.monotonic() + DEADLINE_S
+    while not (answer := holds()):
+        check(time.monotonic() < end, f"{what}: not within {DEADLINE_S} s")
+        time.sleep(0.02)
+    return answer
+
+
+class Tree:
+    """A running tree with areas `a` and `b`, unlinked files in directories of these names."""
+
+    def __init__(self, context, job):
+        self.context, self.job, self.pid = context, job, job.process.pid
+
+    def command(self, *words):
+        return self.context.plain([FARPAGE, *words])
+
+    def areas(self):
+        got = self.command("stat", self.pid, "--json")
+        if got.code != 0:  # not begun yet, or ended
+            return {}
+        return {Path(area["name"]).name: area for area in json.loads(got.out)["areas"]}
+
+    def used(self, name):
+        return self.areas().get(name, {}).get("used_bytes", 0)
+
+    def swapoff(self, area, *words):
+        got = self.command("swapoff", self.path(area), self.pid, "--json", *words)
+        check(got.code == 0, f"swapoff {area} {words}: exit code {got.code}: {got.err}{last_words(self.job)}")
+        return json.loads(got.out)
+
+    def swapon(self, area, size="1G"):
+        got = self.command("swapon", f"{self.path(area)}:{size}", self.pid)
+        check(got.code == 0, f"swapon {area}: exit code {got.code}: {got.err}{last_words(self.job)}")
+
+    def path(self, area):
+        return self.context.directory / area
+
+    def holders(self, area):
+        """Descriptors of an area in any process of the tree."""
+        found = []
+        for pid in {self.pid, *self.job.alive()}:
+            try:
+                names = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+            except OSError:
+                continue
+            found += [(pid, name) for name in names if name.startswith(f"{self.path(area)}/")]
+        return found
+
+
+def start(context, argv, budget=32, areas=("a:1G", "b:1G"), timeout_s=120, slots="percpu-cluster"):
+    """Starts a program in a tree with these areas."""
+    for area in ("a", "b"):
+        (context.directory / area).mkdir()
+        context.own(context.directory / area)
+    tiers = [area if area.startswith("compressed") else context.directory / area for area in areas]
+    extra = ["--slots", slots, *(word for tier in tiers for word in ("--swap", tier))]
+    return context.start(budget, argv, timeout_s=timeout_s, extra=extra)
+
+
+def holding(context, mib, children=0):
+    return [PYTHON, WORK / "hold.py", mib, context.directory / "go", children]
+
+
+def ready(job):
+    until("the program is ready", lambda: "ready" in job.out.read_text() or job.process.poll() is not None)
+    check(job.process.poll() is None, f"ended early: {last_words(job)}")
+
+
+def finish(context, job):
+    (context.directory / "go").touch()
+    code = job.wait()
+    check(code == 0 and "ok" in job.out.read_text(), f"exit code {code}: {last_words(job)}")
+    context.finish(job)
+
+
+@test("swapoff-runs", SUITES, per_delivery=True)
+def swapoff_runs(context):
+    """An area leaves while a program works on what lies in it."""
+    with start(context, [program("fill"), 64, 3, "mmap"]) as job:
+        tree = Tree(context, job)
+        until("pages in the first area", lambda: tree.used("a") > 16 << 20)
+        report = tree.swapoff("a")
+        check("a" not in tree.areas(), "the area is still there")
+        check(not tree.holders("a"), f"descriptors are left: {tree.holders('a')}")
+        check(sum(report["windows"]) > 0 and report["pages_to_tiers"] > 0, f"{report}")
+        checked(context, tree.pid)
+        check(tree.used("b") > 16 << 20, "nothing went to the other area")
+        finish(context, job)
+
+
+@test("swapoff-caches", SUITES)
+def swapoff_caches(context):
+    """Slots that a program keeps for its CPUs go back with the area, though it takes and frees none any more."""
+    with start(context, holding(context, 64), slots="cache") as job:
+        tree = Tree(context, job)
+        ready(job)
+        check(tree.used("a") > 16 << 20, f"{tree.areas()}")
+        tree.swapoff("a")
+        tree.swapon("a")
+        tree.swapoff("b")
+        check(not tree.holders("b"), f"descriptors are left: {tree.holders('b')}")
+        report = checked(context, tree.pid)
+        check(report["lost_references"] == 0, f"{report}")
+        finish(context, job)
+
+
+@test("swapoff-to-ram", SUITES, per_delivery=True)
+def swapoff_to_ram(context):
+    """When another process of the tree has ended there is room in RAM; without any area left swapoff and swapon still work."""
+    other = context.directory / "other"
+    script = f'"$@" & until [ -e "{other}" ]; do sleep 0.02; done; "{program("fill")}" 80 1 mmap; echo filled; wait $!'
+    argv = ["sh", "-c", script, "sh", *holding(context, 40)]
+    with start(context, argv, budget=96, areas=("a:256M",)) as job:
+        tree = Tree(context, job)
+        ready(job)
+        other.touch()
+        until("the other program has ended", lambda: "filled" in job.out.read_text())
+        check(tree.used("a") > 8 << 20, f"{tree.areas()}")
+        report = tree.swapoff("a")
+        check(report["pages_to_ram"] > 2000 and report["pages_to_tiers"] == 0, f"{report}")
+        check(not tree.areas() and not tree.holders("a"), f"{tree.areas()} {tree.holders('a')}")
+        checked(context, tree.pid)
+        tree.swapon("b")
+        check(tree.areas()["b"]["size_bytes"] == 1 << 30, f"{tree.areas()}")
+        finish(context, job)
+
+
+@test("swapoff-refused", SUITES)
+def swapoff_refused(context):
+    """No room: exit code 1, one line, nothing changed. With another area there is."""
+    with start(context, holding(context, 64), areas=("a:256M",)) as job:
+        tree = Tree(context, job)
+        ready(job)
+        before = tree.used("a")
+        check(before > 32 << 20, f"only {before} bytes in the area")
+        got = tree.command("swapoff", tree.path("a"), tree.pid)
+        check(got.code == 1 and len(got.err_lines()) == 1 and "swapon" in got.err, f"{got.code}: {got.err}")
+        check(tree.used("a") > before // 2 and not tree.areas()["a"]["closed"], f"{tree.areas()}")
+        for words in (["swapoff", "7"], ["swapoff", "compressed"], ["swapoff", "/none"], ["swapon", "compressed"]):
+            got = tree.command(*words, tree.pid)
+            check(got.code == 1 and len(got.err_lines()) == 1, f"{words}: {got.code}: {got.err}")
+        tree.swapon("b")
+        tree.swapoff("a")
+        check(tree.used("b") > 32 << 20, f"{tree.areas()}")
+        checked(context, tree.pid)
+        finish(context, job)
+
+
+@test("swapoff-interrupted", SUITES, per_delivery=True)
+def swapoff_interrupted(context):
+    """SIGINT while an area is being emptied (the program stands still, so it does not end): it takes pages again. A program
+    that stands still for good ends the command by itself."""
+    with start(context, holding(context, 64)) as job:
+        tree = Tree(context, job)
+        ready(job)
+        before = tree.used("a")
+        stopped = [pid for pid in job.alive() if pid != tree.pid]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        words = [FARPAGE, "swapoff", tree.path("a"), tree.pid]
+        for interrupted in (True, False):
+            job_off = context.begin(words)
+            with job_off:
+                until("the area is closed", lambda: tree.areas()["a"]["closed"])
+                if interrupted:
+                    job_off.process.send_signal(signal.SIGINT)
+                code, said = job_off.wait(), job_off.err.read_text()
+            check(code == 1 and "stays in use" in said, f"exit code {code}: {said}")
+            check(not tree.areas()["a"]["closed"], f"{tree.areas()}")
+            if not interrupted:
+                check("does not answer" in said, said)
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        check(tree.used("a") >= before - (1 << 20), f"{before} bytes before, {tree.areas()}")
+        checked(context, tree.pid)
+        tree.swapoff("a")
+        finish(context, job)
+
+
+@test("swapoff-shared", SUITES, per_delivery=True)
+def swapoff_shared(context):
+    """Slots that forked processes share move once and stay shared."""
+    with start(context, holding(context, 64, children=3)) as job:
+        tree = Tree(context, job)
+        ready(job)
+        before = tree.used("a")
+        tree.swapoff("a")
+        check(tree.used("b") < before + (24 << 20), f"{before} bytes became {tree.used('b')}")
+        report = checked(context, tree.pid)
+        check(report["references"] > report["slots"] * 2, f"no longer shared: {report}")
+        check(report["lost_references"] == 0, f"{report}")
+        finish(context, job)
+
+
+@test("swapoff-orders", ("quick", "soak"))
+def swapoff_orders(context):
+    """The kernel's ways, for comparison: windows are as fixed, or as their hits make them."""
+    with start(context, holding(context, 64)) as job:
+        tree = Tree(context, job)
+        ready(job)
+        full, empty, mean = "a", "b", {}
+        for order in ("vma", "cluster"):
+            for window in ("8", "counted", "uncounted"):
+                windows = tree.swapoff(full, "--order", order, "--window", window)["windows"]
+                chosen = {2**i: count for i, count in enumerate(windows) if count}
+                check(max(chosen) <= 8, f"{order} {window}: {chosen}")
+                mean[order, window] = sum(size * count for size, count in chosen.items()) / sum(chosen.values())
+                tree.swapon(full)
+                full, empty = empty, full
+            check(mean[order, "8"] == 8, f"{mean}")
+            check(mean[order, "counted"] > 1.5 * mean[order, "uncounted"], f"{mean}")
+        checked(context, tree.pid)
+        finish(context, job)
+
+
+@test("swapoff-stress", ("quick", "soak"), per_delivery=True)
+def swapoff_stress(context):
+    """Areas leave and join in turn, with compressed pages beside them, while processes fork and touch everything."""
+    seconds = 120 if context.soak else 9
+    seed = random.randrange(1 << 30)
+    argv = [program("stress"), "--seconds", seconds, "--threads", 2, "--procs", 3, "--mb", 128, "--seed", seed]
+    areas = ("a:1G", "b:1G") if seed % 2 else ("compressed:8M", "a:1G", "b:1G")
+    slots = "cache" if seed % 3 == 0 else "percpu-cluster"
+    with start(context, argv, areas=areas, timeout_s=seconds * 3 + 90, slots=slots) as job:
+        tree, turns = Tree(context, job), 0
+        until("pages in the first area", lambda: tree.used("a") > 8 << 20 or job.process.poll() is not None)
+        while job.process.poll() is None:
+            area = "ab"[turns % 2]
+            for command in ("swapoff", "swapon"):
+                spec = tree.path(area) if command == "swapoff" else f"{tree.path(area)}:1G"
+                got = tree.command(command, spec, tree.pid)
+                if got.code != 0:
+                    # The end of the tree is no failure; that of the command is seen a little later.
+                    ended = re.search("has ended|no running tree", got.err)
+                    check(ended, f"seed {seed}: {command} {area}: {got.err}")
+                    until("the end of the tree", lambda: job.process.poll() is not None)
+                    break
+            else:
+                turns += 1
+        code = job.wait()
+        text = job.out.read_text()
+        check(code == 0 and "ok stress" in text, f"seed {seed}: exit code {code}: {last_words(job)}")
+        check(turns >= 2, f"seed {seed}: only {turns} areas left and joined")
+        context.finish(job)
