@@ -10,8 +10,9 @@ use crate::names::{Against, Backing, Subject, Workload};
 const TOUR: (u64, u32) = (96 << 20, 3);
 const NAMED: (u64, u32) = (128 << 20, 5);
 const FACTOR: f64 = 4.0;
-/// `solve` computes for long: its matrix is at most so many times its RAM.
+/// `solve` goes over its matrix again and again, which is at most so many times its RAM; in the tour less.
 const SOLVE_FACTOR_MAX: f64 = 2.0;
+const SOLVE_FACTOR_TOUR: f64 = 1.5;
 /// Below this farpage's own needs, and the kernel's for a process, are most of it.
 const RAM_MIN: u64 = 16 << 20;
 /// Processes of `usemem`.
@@ -231,6 +232,7 @@ impl Sizes {
         let whole = |bytes: f64| ((bytes / page) as u64) * PAGE_SIZE as u64;
         let ram_bytes = whole(self.ram_bytes as f64 * self.part(workload, backing)).max(RAM_MIN);
         let factor = match workload {
+            Workload::Solve if self.tour => self.factor.min(SOLVE_FACTOR_TOUR),
             Workload::Solve => self.factor.min(SOLVE_FACTOR_MAX),
             _ => self.factor,
         };
@@ -277,6 +279,14 @@ fn of_workload(
                     "solve: left out for compressed RAM, since random floats do not compress".to_owned(),
                 );
             }
+            continue;
+        }
+        if workload == Workload::Usemem && backing == Backing::Compressed && sizes.tour {
+            notes.push(
+                "usemem: left out of the tour for compressed RAM, where farpage does not come to an end: a process that \
+                 maps its memory early and fills it late stays unmanaged, and the others have not enough left"
+                    .to_owned(),
+            );
             continue;
         }
         let mut sides = Vec::new();
@@ -338,8 +348,8 @@ pub mod tests {
     #[test]
     fn the_tour_is_everything_on_both_backings() {
         let plan = plan(&config(&[]), &able()).expect("a plan");
-        // startup and solve once, the other seven on file and compressed RAM.
-        assert_eq!(plan.comparisons.len(), 16);
+        // startup, solve and usemem once, the other six on file and compressed RAM.
+        assert_eq!(plan.comparisons.len(), 15);
         assert_eq!(plan.rounds, 3);
         assert!(
             plan.comparisons

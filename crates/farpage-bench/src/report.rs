@@ -7,6 +7,9 @@ use crate::plan::{Comparison, Side};
 use crate::side::Run;
 use crate::targets::{Measure, measures, published};
 
+/// Characters of a line of text that is no row.
+const WIDTH: usize = 124;
+
 /// Both sides of one measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -131,7 +134,7 @@ impl Result {
             text.push_str(&format!("  FAILED {failure}\n"));
         }
         if let Some(published) = published(self.comparison.workload, self.comparison.backing) {
-            text.push_str(&format!("  {published}\n"));
+            text.push_str(&wrapped(published));
         }
         text
     }
@@ -222,6 +225,24 @@ fn line(row: &Row) -> String {
 fn spread(spread: &Spread) -> String {
     let [median, lowest, highest] = [spread.median, spread.lowest, spread.highest].map(number);
     format!("{median} ({lowest}, {highest})")
+}
+
+/// In lines of at most `WIDTH` characters, set in like the rows.
+fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut length = WIDTH;
+    for word in text.split(' ') {
+        if length + 1 + word.len() > WIDTH {
+            let start = if lines.is_empty() { " " } else { "\n   " };
+            lines.push_str(start);
+            length = start.len();
+        }
+        lines.push(' ');
+        lines.push_str(word);
+        length += 1 + word.len();
+    }
+    lines.push('\n');
+    lines
 }
 
 /// Three digits that count, or all before the point.
@@ -342,6 +363,17 @@ pub mod tests {
         assert_eq!(blocks[0].1, Some(Side::Kernel));
         assert_eq!(blocks[0].2[0].target, None);
         assert_eq!(blocks[1].2[0].target, Some(("P10 <= 1.5".to_owned(), true)));
+    }
+
+    #[test]
+    fn long_text_is_wrapped() {
+        let text = wrapped(&"word ".repeat(60));
+        assert!(
+            text.lines().count() > 2 && text.lines().all(|line| line.len() <= WIDTH),
+            "{text}"
+        );
+        assert!(text.starts_with("  word word"), "{text}");
+        assert_eq!(text.matches("word").count(), 60);
     }
 
     #[test]

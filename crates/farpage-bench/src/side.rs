@@ -28,7 +28,7 @@ use crate::names::{Backing, Workload};
 use crate::plan::{Comparison, Config, Side};
 
 /// What runs longer than this is ended and counts as failed.
-const TIME_MAX: Duration = Duration::from_secs(300);
+const TIME_MAX: Duration = Duration::from_secs(180);
 /// What farpage's budget leaves of the hard limit for what is not in it: so many bytes, and a part of the limit. The
 /// cgroup's peak was 1.5 to 1.9 MiB above budgets of 16 to 180 MiB.
 const RESERVE_BYTES: u64 = 3 << 20;
@@ -141,21 +141,18 @@ impl Runner<'_> {
 
     /// `farpage run` up to its `--`.
     fn farpage_words(&self, of: &Comparison, side: Side, limit: u64, stats: &Path) -> Vec<String> {
-        let swap = match of.backing {
-            Backing::File => {
-                let bytes = of.data_bytes + of.data_bytes / 4 + SWAP_SLACK;
-                format!("{}:{bytes}", self.config.directory.display())
-            }
-            // The engine takes less where this is more than it can do.
-            Backing::Compressed => format!("compressed:{limit}"),
-        };
         let mut words = vec![
             self.config.program.display().to_string(),
             "run".to_owned(),
             "-q".to_owned(),
             format!("--ram={}", budget(limit)),
-            format!("--swap={swap}"),
         ];
+        let bytes = of.data_bytes + of.data_bytes / 4 + SWAP_SLACK;
+        words.push(match of.backing {
+            Backing::File => format!("--swap={}:{bytes}", self.config.directory.display()),
+            // The engine takes less where this is more than it can do.
+            Backing::Compressed => format!("--swap=compressed:{limit}"),
+        });
         if of.workload != Workload::Startup {
             words.push(format!("--stats-json={}", stats.display()));
         }
@@ -236,7 +233,10 @@ impl Runner<'_> {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(child.wait_with_output()));
         let output = match receiver.recv_timeout(TIME_MAX) {
-            Ok(output) => output,
+            Ok(output) => {
+                self.keeper.forget()?;
+                output
+            }
             Err(_) => {
                 self.keeper.undo_to(mark)?;
                 receiver.recv().map_err(|error| error.to_string())?

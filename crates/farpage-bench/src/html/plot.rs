@@ -93,7 +93,7 @@ pub fn lines(title: &str, ticks: &[String], lines: &[Line<'_>]) -> String {
              text-anchor=\"end\">{}</text>\n",
             WIDTH - RIGHT,
             at + 4.0,
-            number(10f64.powi(power))
+            10f64.powi(power)
         ));
     }
     for (at, tick) in ticks.iter().enumerate() {

@@ -133,6 +133,13 @@ impl Keeper {
         self.make(&json!({ "make": "group", "id": group })).map(|_| ())
     }
 
+    /// Takes what was made last off the list, without undoing it.
+    pub fn forget(&mut self) -> Result<(), String> {
+        self.ask(&json!({ "forget": true }))?;
+        self.made -= 1;
+        Ok(())
+    }
+
     /// How much is made now, to come back to.
     pub fn mark(&self) -> usize {
         self.made

@@ -1,5 +1,6 @@
 //! The list of what is to be undone, and the dialogue. A request is one line of JSON, the answer too:
-//! `{"make": KIND, ...}` -> `{"ok": TEXT}` or `{"error": TEXT}`; `{"undo": true}` undoes what was made last.
+//! `{"make": KIND, ...}` -> `{"ok": TEXT}` or `{"error": TEXT}`; `{"undo": true}` undoes what was made last, `{"forget": true}` only
+//! takes it off the list: a process group that has ended, whose number may be somebody else's now.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -56,6 +57,12 @@ fn answer(line: &str, things: &mut Vec<Vec<Undo>>, world: &mut impl World) -> Re
         } else {
             Err(troubles.join("; "))
         };
+    }
+    if request["forget"] == true {
+        return things
+            .pop()
+            .map(|_| String::new())
+            .ok_or_else(|| "keeper: nothing to forget".to_owned());
     }
     let mut steps = Vec::new();
     match world.make(&request, &mut steps) {
@@ -136,6 +143,13 @@ mod tests {
             "{output}"
         );
         assert_eq!(undone.len(), 4);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_undone() {
+        let (output, _, undone) = run("{\"make\":\"a\"}\n{\"make\":\"b\"}\n{\"forget\":true}\n");
+        assert!(output.ends_with("{\"ok\":\"\"}\n"), "{output}");
+        assert_eq!(undone, [Undo::SwapOff("a".into()), file("a")]);
     }
 
     #[test]

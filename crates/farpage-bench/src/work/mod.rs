@@ -70,7 +70,8 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
 }
 
 /// Anonymous memory of whole pages. Nothing is reserved for it: farpage counts its compressed storage at ratio 1 when a
-/// program asks for memory with a reservation, and would refuse what the kernel's default admits.
+/// program asks for memory with a reservation, and would refuse what the kernel's default admits. For the same reason
+/// the programs make what else they need before they fill their memory.
 struct Memory(MmapMut);
 
 impl Memory {

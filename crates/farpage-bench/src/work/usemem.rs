@@ -105,7 +105,7 @@ fn meet(wanted: bool) -> Result<(), String> {
     if !wanted {
         return Ok(());
     }
-    println!("ready");
+    writeln!(io::stdout(), "ready").map_err(|error| format!("usemem: the parent has gone: {error}"))?;
     let mut line = String::new();
     match io::stdin().lock().read_line(&mut line) {
         Ok(1..) => Ok(()),
@@ -206,17 +206,27 @@ fn parent(options: &Options) -> Result<Value, String> {
         workers.push(Worker::start(options)?);
     }
     let start = Instant::now();
-    meet_all(&mut workers, options.together)?;
-    meet_all(&mut workers, options.free_together)?;
-    let mut results = Vec::new();
+    let results = drive(options, &mut workers);
     for worker in &mut workers {
+        if results.is_err() {
+            // One that has ended already is what is wanted.
+            let _ = worker.child.kill();
+        }
+        worker.child.wait().map_err(|error| format!("usemem: {error}"))?;
+    }
+    Ok(add_up(options, &results?, start.elapsed().as_secs_f64()))
+}
+
+/// Leads the processes through their meeting points, and reads what each tells at its end.
+fn drive(options: &Options, workers: &mut [Worker]) -> Result<Vec<Value>, String> {
+    meet_all(workers, options.together)?;
+    meet_all(workers, options.free_together)?;
+    let mut results = Vec::new();
+    for worker in workers {
         let line = worker.line()?;
         results.push(serde_json::from_str::<Value>(&line).map_err(|error| format!("usemem: {error}"))?);
     }
-    for worker in &mut workers {
-        worker.child.wait().map_err(|error| format!("usemem: {error}"))?;
-    }
-    Ok(add_up(options, &results, start.elapsed().as_secs_f64()))
+    Ok(results)
 }
 
 /// As the original tells it: throughputs add up, the time to free is that of the mean process.
