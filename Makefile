@@ -67,7 +67,7 @@ tsan: ## data races in the stress tests of slots and zpool (nightly toolchain wi
 bench-core: ## cost per operation of slots, swap table and zpool; BENCH="--save FILE" or "--baseline FILE"
 	$(CARGO) bench -p farpage-core --bench core -- $(BENCH)
 
-bench: build ## farpage against the kernel's own swap, small and of everything (about 3 minutes; root)
+bench: build ## farpage against the kernel's own swap, small and of everything (about 4 minutes; root)
 	@mkdir -p build
 	$(FARPAGE) bench --json build/bench.json
 

@@ -189,7 +189,7 @@ fn header(side: Side, against: Option<Side>) -> String {
     let ours = side.name();
     match against {
         Some(other) => format!(
-            "  {:<22} {:>8} {:>8} {:>8} |{:>28} |{:>28} | target\n",
+            "  {:<26} {:>8} {:>8} {:>8} |{:>28} |{:>28} | target\n",
             format!("{ours} / {}", other.name()),
             "ratio",
             "lowest",
@@ -197,7 +197,7 @@ fn header(side: Side, against: Option<Side>) -> String {
             format!("{ours} (lowest, highest)"),
             format!("{} (lowest, highest)", other.name()),
         ),
-        None => format!("  {ours:<22} {:>28} | target\n", "median (lowest, highest)"),
+        None => format!("  {ours:<26} {:>28} | target\n", "median (lowest, highest)"),
     }
 }
 
@@ -207,14 +207,14 @@ fn line(row: &Row) -> String {
     });
     let words = row.measure.words;
     if row.against.is_none() {
-        return format!("  {words:<22} {:>28} |{target}\n", spread(&row.ours));
+        return format!("  {words:<26} {:>28} |{target}\n", spread(&row.ours));
     }
     let ratio = row.ratio.map_or([const { String::new() }; 3], |ratio| {
         [ratio.median, ratio.lowest, ratio.highest].map(number)
     });
     let theirs = row.theirs.map_or("-".to_owned(), |theirs| spread(&theirs));
     format!(
-        "  {words:<22} {:>8} {:>8} {:>8} |{:>28} |{theirs:>28} |{target}\n",
+        "  {words:<26} {:>8} {:>8} {:>8} |{:>28} |{theirs:>28} |{target}\n",
         ratio[0],
         ratio[1],
         ratio[2],
@@ -305,7 +305,7 @@ pub mod tests {
             .find(|line| line.contains("rewrite"))
             .expect("the row");
         assert!(
-            row.starts_with("  rewrite, MB/s              5.00     4.00     6.00 |"),
+            row.starts_with("  rewrite, MB/s                  5.00     4.00     6.00 |"),
             "{row}"
         );
         assert!(

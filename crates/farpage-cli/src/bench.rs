@@ -12,7 +12,7 @@ use crate::{EXIT_FAILED, Failure, print};
 
 const BENCH_EXAMPLES: &str = "\
 Examples:
-  farpage bench                              the tour: everything, small, about 3 minutes
+  farpage bench                              the tour: everything, small, about 4 minutes
   farpage bench seq random --ram 384M        by name, 5 pairs
   farpage bench fill --against kernel-zram --json fill.json
   farpage bench readahead                    V1 and V2 under every readahead policy
