@@ -9,11 +9,13 @@
 //! | `summary`, `json` | what a run tells at its end, to people and to programs |
 //! | `stat` | `farpage stat`, and the lines of `run --stats` |
 //! | `check` | `farpage check` |
+//! | `bench` | `farpage bench`, and the parts of it that are processes of their own |
 //! | `doctor` | `farpage doctor` |
 //! | `probe` | questions to the kernel; all unsafe code |
 #![deny(unsafe_code)]
 
 mod args;
+mod bench;
 mod check;
 mod doctor;
 mod elf;
@@ -63,6 +65,10 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Check(args) => check::check(&args),
+        Command::Bench(args) => bench::bench(args),
+        Command::BenchWork(args) => bench::work(args),
+        Command::BenchKeep => bench::keep(),
+        Command::BenchEnter(args) => bench::enter(&args),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -81,7 +87,7 @@ fn usage(error: &clap::Error) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            say("no command: run, doctor, stat or check is wanted; see farpage --help");
+            say("no command: run, doctor, stat, check or bench is wanted; see farpage --help");
         }
         _ if is_missing_dashes(error) => say("the command to run is wanted after --; see farpage run --help"),
         _ => say(&format!(
