@@ -11,7 +11,7 @@ export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench-core bench-fit bench-kernel lint clean
+.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-fit bench-kernel lint clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -66,6 +66,10 @@ tsan: ## data races in the stress tests of slots and zpool (nightly toolchain wi
 
 bench-core: ## cost per operation of slots, swap table and zpool; BENCH="--save FILE" or "--baseline FILE"
 	$(CARGO) bench -p farpage-core --bench core -- $(BENCH)
+
+bench: build ## farpage against the kernel's own swap, small and of everything (about 4 minutes; root)
+	@mkdir -p build
+	$(FARPAGE) bench --json build/bench.json
 
 bench-fit: deps build ## cost for programs that fit in their budget, in pairs
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/fit.py

@@ -53,7 +53,7 @@ def python_cases(scale):
 
 def text_cases(scale):
     lines = INPUTS / f"lines-{120 * scale}.txt"
-    short = INPUTS / f"lines-{16 * scale}.txt"
+    short = INPUTS / f"lines-{2 * scale}.txt"
     generate = ["python3", WORK / "gen_lines.py"]
     stages = [
         f"seq 1 {1200000 * scale}",
@@ -64,8 +64,8 @@ def text_cases(scale):
     ]
     plain = {"LC_ALL": "C"}
     sort = ["sort", "--parallel=2", "-S", f"{600 * scale}M", lines, "-o", "sorted.txt"]
-    xz = ["xz", "-9", "-T2", f"--block-size={6 * scale}MiB", "-c", short]
-    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 16 * scale]
+    xz = ["xz", "-9", "-T2", f"--block-size={scale}MiB", "-c", short]
+    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 2 * scale]
     pipeline = ["sh", "-c", " | ".join(stages)]
     return [
         Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain),

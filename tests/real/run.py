@@ -15,7 +15,8 @@ import os
 import sys
 import time
 
-import checks  # noqa: F401 (registers its tests)
+import bench_test  # noqa: F401 (registers its tests)
+import checks  # noqa: F401
 import kill_points_test  # noqa: F401
 import readahead_test  # noqa: F401
 import redis_test  # noqa: F401

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use crate::bench::{BenchArgs, BenchEnterArgs, BenchWorkArgs};
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farpage::supervisor::AreaSpec;
@@ -94,6 +95,17 @@ pub enum Command {
     Swapoff(SwapoffArgs),
     /// Add a swap file or device to a running tree
     Swapon(SwaponArgs),
+    /// Measure farpage against the kernel's own swap, on this machine
+    Bench(BenchArgs),
+    /// A program that `bench` measures
+    #[command(hide = true)]
+    BenchWork(BenchWorkArgs),
+    /// Keeps the swap and the cgroups that `bench` makes, and undoes them
+    #[command(hide = true)]
+    BenchKeep,
+    /// Runs a command of `bench` in a cgroup
+    #[command(hide = true)]
+    BenchEnter(BenchEnterArgs),
 }
 
 #[derive(Debug, Args)]

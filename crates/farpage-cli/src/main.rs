@@ -10,11 +10,13 @@
 //! | `stat` | `farpage stat`, and the lines of `run --stats` |
 //! | `check` | `farpage check` |
 //! | `swapoff` | `farpage swapoff` and `farpage swapon` |
+//! | `bench` | `farpage bench`, and the parts of it that are processes of their own |
 //! | `doctor` | `farpage doctor` |
 //! | `probe` | questions to the kernel; all unsafe code |
 #![deny(unsafe_code)]
 
 mod args;
+mod bench;
 mod check;
 mod doctor;
 mod elf;
@@ -67,6 +69,10 @@ fn main() -> ExitCode {
         Command::Check(args) => check::check(&args),
         Command::Swapoff(args) => swapoff::swapoff(&args),
         Command::Swapon(args) => swapoff::swapon(&args),
+        Command::Bench(args) => bench::bench(args),
+        Command::BenchWork(args) => bench::work(args),
+        Command::BenchKeep => bench::keep(),
+        Command::BenchEnter(args) => bench::enter(&args),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -86,6 +92,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             say("no command: run, doctor, stat, check, swapoff or swapon is wanted; see farpage --help");
+            say("no command: run, doctor, stat, check or bench is wanted; see farpage --help");
         }
         _ if is_missing_dashes(error) => say("the command to run is wanted after --; see farpage run --help"),
         _ => say(&format!(

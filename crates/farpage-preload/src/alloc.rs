@@ -307,10 +307,10 @@ unsafe extern "C" fn extent_alloc(
 /// Counts `size` bytes as in use from now on; false when swap could not hold them.
 fn may_grow(size: usize) -> bool {
     let mm = mm();
-    farpage::activate::before_growth(mm, size as u64);
+    mem::grow(mm, size as u64);
     let fits = mem::room_for(mm, size as u64);
-    if fits {
-        mem::commit(mm, size as i64);
+    if !fits {
+        mem::commit(mm, -(size as i64));
     }
     fits
 }

@@ -17,13 +17,14 @@ use crate::pool::flag;
 use crate::sys::{self, Errno};
 use crate::{signals, thread, tier_files, trap, uffd};
 
-/// Called before the process gets `bytes` more of writable memory: the last moment to become active in time.
-pub fn before_growth(mm: &Mm, bytes: u64) {
+/// Called when the tree's sum of writable memory has grown, before this process can touch what is new: the last moment to become
+/// active in time.
+pub fn on_growth(mm: &Mm) {
     if mm.mode.load(Ordering::Acquire) != mode::DORMANT {
         return;
     }
     let header = mm.header();
-    let mapped = header.committed.load(Ordering::Relaxed) + bytes as i64;
+    let mapped = header.committed.load(Ordering::Relaxed);
     let resident = header.charged.load(Ordering::Relaxed) + header.unmanaged.load(Ordering::Relaxed);
     let half = header.budget.load(Ordering::Relaxed) / 2;
     if header.has(flag::EAGER) || mapped / PAGE as i64 > half || resident > half {

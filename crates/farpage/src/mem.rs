@@ -108,19 +108,24 @@ pub fn mmap(request: Map) -> i64 {
     if !request.is_eligible() {
         return request.kernel();
     }
-    let writable = request.prot & libc::PROT_WRITE != 0;
-    if writable {
-        activate::before_growth(mm, request.len);
-        if request.flags & libc::MAP_NORESERVE == 0 && !room_for(mm, request.len) {
+    let growth = if request.prot & libc::PROT_WRITE != 0 {
+        request.len
+    } else {
+        0
+    };
+    if growth > 0 {
+        grow(mm, growth);
+        if request.flags & libc::MAP_NORESERVE == 0 && !room_for(mm, growth) {
+            commit(mm, -(growth as i64));
             return ENOMEM;
         }
     }
     match allocate(request.len, request.prot, PAGE) {
-        Ok(addr) => {
-            commit(mm, if writable { request.len as i64 } else { 0 });
-            addr as i64
+        Ok(addr) => addr as i64,
+        Err(_) => {
+            commit(mm, -(growth as i64));
+            request.kernel()
         }
-        Err(_) => request.kernel(),
     }
 }
 
@@ -128,6 +133,14 @@ pub fn mmap(request: Map) -> i64 {
 #[must_use]
 pub fn room_for(mm: &Mm, len: u64) -> bool {
     !mm.is_active() || mm.header().room() >= (len / PAGE) as i64
+}
+
+/// Counts memory that is about to become writable, and becomes active if that is too much for the tree. Counted first: four
+/// processes that mapped at the same time once saw nothing of one another, and all stayed dormant. What then can't be had
+/// is taken back with [`commit`].
+pub fn grow(mm: &Mm, bytes: u64) {
+    commit(mm, bytes as i64);
+    activate::on_growth(mm);
 }
 
 /// Counts memory that became (or ceased to be) writable; the sum decides when processes become active.
@@ -205,9 +218,9 @@ fn forget(mm: &Mm, lo: u64, hi: u64) {
 
 /// MAP_FIXED over or beside managed memory: old content goes, the kernel maps what was asked for.
 fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
-    let writable = request.prot & libc::PROT_WRITE != 0;
-    if writable && request.is_plain() {
-        activate::before_growth(mm, request.len);
+    let grows = request.prot & libc::PROT_WRITE != 0 && request.is_plain();
+    if grows {
+        grow(mm, request.len);
     }
     let alone = mm.gate.alone();
     if request.flags & libc::MAP_FIXED_NOREPLACE == 0 {
@@ -220,6 +233,7 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
     }
     let result = request.kernel();
     if result < 0 {
+        commit(mm, if grows { -(request.len as i64) } else { 0 });
         return result;
     }
     if let Some(maps) = mm.maps.lock().as_mut()
@@ -233,9 +247,6 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
         return ENOMEM;
     }
     drop(alone);
-    if writable && request.is_plain() {
-        commit(mm, request.len as i64);
-    }
     result
 }
 
@@ -344,8 +355,7 @@ pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
     let args = [addr, len, prot as u64, pkey.unwrap_or(0) as i64 as u64, 0, 0];
     let managed = managed_pages(addr, len).is_some() && mm.mode.load(Ordering::Acquire) != mode::OFF;
     if managed && prot & libc::PROT_WRITE != 0 && len >= MANAGE_MIN {
-        activate::before_growth(mm, len);
-        commit(mm, len as i64);
+        grow(mm, len);
     }
     let _alone = (managed && mm.is_active()).then(|| mm.gate.alone());
     // SAFETY: the program's own request; page contents stay.
@@ -424,13 +434,25 @@ pub fn mremap(request: Remap) -> i64 {
     if !old_is_mapped(mm, request) {
         return EFAULT;
     }
-    let keep_old = request.flags & libc::MREMAP_DONTUNMAP != 0;
-    if request.new_len > request.old_len {
-        activate::before_growth(mm, request.new_len - request.old_len);
-        if !room_for(mm, request.new_len - request.old_len) {
-            return ENOMEM;
-        }
+    let growth = request.new_len.saturating_sub(request.old_len);
+    if growth > 0 {
+        grow(mm, growth);
     }
+    let result = if growth == 0 || room_for(mm, growth) {
+        mremap_managed(mm, request)
+    } else {
+        ENOMEM
+    };
+    if result < 0 {
+        commit(mm, -(growth as i64));
+    }
+    result
+}
+
+/// The managed range `old` becomes `new_len` long, where it is or elsewhere; there is room for what is more.
+fn mremap_managed(mm: &Mm, request: Remap) -> i64 {
+    let fixed = request.flags & libc::MREMAP_FIXED != 0;
+    let keep_old = request.flags & libc::MREMAP_DONTUNMAP != 0;
     if !fixed && !keep_old {
         if request.new_len <= request.old_len {
             let tail = request.old_len - request.new_len;
@@ -442,18 +464,13 @@ pub fn mremap(request: Remap) -> i64 {
             return if result < 0 { result } else { request.old as i64 };
         }
         if grow_in_place(mm, request) {
-            commit(mm, (request.new_len - request.old_len) as i64);
             return request.old as i64;
         }
         if request.flags & libc::MREMAP_MAYMOVE == 0 {
             return ENOMEM;
         }
     }
-    let result = relocate(mm, request);
-    if result >= 0 && request.new_len > request.old_len {
-        commit(mm, (request.new_len - request.old_len) as i64);
-    }
-    result
+    relocate(mm, request)
 }
 
 /// Whether the old range is mapped: all of it, or its first page when it only shrinks in place.

@@ -1,0 +1,239 @@
+//! `farpage bench`: the same programs on farpage and on the kernel's swap, under the same limit, in turn.
+//!
+//! | file | room |
+//! |---|---|
+//! | `names` | what can be asked for |
+//! | `plan` | what is going to be measured, decided beforehand |
+//! | `work` | the programs that are measured |
+//! | `side` | one run on one side; what makes the sides comparable |
+//! | `keeper` | makes swap and cgroups, and undoes them whatever happens |
+//! | `cgroup` | a memory cgroup of our own |
+//! | `machine` | the machine that the figures are of |
+//! | `figures` | median and spread |
+//! | `targets` | which figures are shown, their targets, the published ones |
+//! | `report` | what came of it, as text and as JSON |
+//! | `html` | the same as a page with plots |
+#![forbid(unsafe_code)]
+
+mod cgroup;
+mod figures;
+mod html;
+mod keeper;
+mod machine;
+mod names;
+mod plan;
+mod report;
+mod side;
+mod targets;
+mod work;
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+pub use keeper::keep;
+pub use names::{Against, Subject, Workload};
+pub use plan::Config;
+pub use work::{WorkArgs, work};
+
+use keeper::Keeper;
+use plan::{Abilities, Comparison, Plan, Side};
+use side::{Run, Runner};
+
+/// A side of farpage's failed, or gave wrong data.
+const EXIT_FARPAGE_FAILED: u8 = 1;
+/// Size of what is made to see whether it can be made.
+const TRIAL_BYTES: u64 = 1 << 20;
+
+/// Measures what is asked for, hands each result to `print` as it comes, and returns the exit code: 0, or 1 if a
+/// program failed or got wrong data on farpage's side. `print` answers whether anybody reads.
+///
+/// # Errors
+/// One line, if something can't be measured or written. All that was made is undone.
+pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8, String> {
+    let machine = machine::machine(&config.directory);
+    let mut keeper = Keeper::start(&config.program)?;
+    let able = abilities(&mut keeper, &config.directory);
+    let plan = plan::plan(config, &able)?;
+    let mut notes = plan.notes.clone();
+    if machine["other_swap"]
+        .as_array()
+        .is_some_and(|swaps| !swaps.is_empty())
+    {
+        notes.push(format!(
+            "swap that is not ours is in use and is left alone: {}. Ours has the higher priority",
+            machine["other_swap"]
+        ));
+    }
+    let mut reads = print(&machine::words(&machine));
+    for note in &notes {
+        reads = reads && print(&format!("note: {note}"));
+    }
+    let mut runner = Runner {
+        config,
+        keeper: &mut keeper,
+        cgroups: able.cgroup.is_ok(),
+        seconds: plan.seconds,
+    };
+    let mut progress = Progress::new(&plan);
+    let mut results = Vec::new();
+    let mut trouble = None;
+    for comparison in &plan.comparisons {
+        if !reads {
+            break;
+        }
+        match compare(comparison, plan.rounds, &mut runner, &mut progress) {
+            Ok(result) => {
+                reads = print(result.text().trim_end());
+                results.push(result);
+            }
+            Err(error) => {
+                let error = format!("{}: {error}", comparison.workload.name());
+                notes.push(error.clone());
+                trouble = Some(error);
+                break;
+            }
+        }
+    }
+    progress.clear();
+    keeper.end()?;
+    let all = all(config, &plan, &machine, &notes, &results);
+    if let Some(path) = &config.json {
+        write(path, &format!("{all:#}\n"))?;
+    }
+    if let Some(path) = &config.html {
+        write(path, &html::page(&all))?;
+    }
+    if let Some(trouble) = trouble {
+        return Err(trouble);
+    }
+    let failed = results.iter().any(report::Result::farpage_failed);
+    Ok(if failed { EXIT_FARPAGE_FAILED } else { 0 })
+}
+
+/// Finds out by trying, with a cgroup and a swap of a megabyte that are gone again at once.
+fn abilities(keeper: &mut Keeper, directory: &Path) -> Abilities {
+    if !rustix::process::geteuid().is_root() {
+        let why = Err("not root, who alone may make cgroups and swap; run the benchmark as root".to_owned());
+        return Abilities {
+            cgroup: why.clone(),
+            swap_file: why.clone(),
+            zram: why,
+        };
+    }
+    let mark = keeper.mark();
+    let mut tried = |made: &dyn Fn(&mut Keeper) -> Result<PathBuf, String>| -> Result<(), String> {
+        let made = made(keeper).map(|_| ());
+        made.and(keeper.undo_to(mark))
+    };
+    Abilities {
+        cgroup: tried(&|keeper| keeper.cgroup(TRIAL_BYTES, false)),
+        swap_file: tried(&|keeper| keeper.swap_file(directory, TRIAL_BYTES)),
+        zram: tried(&|keeper| keeper.zram(TRIAL_BYTES)),
+    }
+}
+
+/// All rounds of one comparison. The order of the sides is turned round each time.
+fn compare(
+    comparison: &Comparison,
+    rounds: u32,
+    runner: &mut Runner<'_>,
+    progress: &mut Progress,
+) -> Result<report::Result, String> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut zram_bytes = None;
+    for round in 0..rounds {
+        let mut order: Vec<usize> = (0..comparison.sides.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for side in order {
+            progress.step(comparison, comparison.sides[side]);
+            let run = runner.run(comparison, comparison.sides[side], zram_bytes)?;
+            zram_bytes = run.facts["zram_peak_bytes"].as_u64().or(zram_bytes);
+            runs.push(Run { side, round, ..run });
+        }
+    }
+    progress.clear();
+    Ok(report::Result {
+        comparison: comparison.clone(),
+        runs,
+    })
+}
+
+/// The content of `--json`.
+fn all(config: &Config, plan: &Plan, machine: &Value, notes: &[String], results: &[report::Result]) -> Value {
+    json!({
+        "schema": "farpage.bench.1",
+        "command": config.command,
+        "machine": machine,
+        "rounds": plan.rounds,
+        "incompressible": config.incompressible,
+        "run_args": config.run_args,
+        "notes": notes,
+        "comparisons": results.iter().map(report::Result::json).collect::<Vec<_>>(),
+    })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text)
+        .map_err(|error| format!("{}: {error}; the figures of this run are lost", path.display()))
+}
+
+/// Enters a cgroup and becomes the command; returns only if that fails.
+#[must_use]
+pub fn enter(cgroup: &Path, command: &[String]) -> String {
+    let file = cgroup.join("cgroup.procs");
+    if let Err(error) = fs::write(&file, "0") {
+        return format!("{}: {error}", file.display());
+    }
+    match command.split_first() {
+        Some((program, words)) => format!("{program}: {}", Command::new(program).args(words).exec()),
+        None => "no command to be run in the cgroup".to_owned(),
+    }
+}
+
+/// One line on a terminal that says what runs; nothing elsewhere.
+struct Progress {
+    terminal: bool,
+    done: u32,
+    all: u32,
+}
+
+impl Progress {
+    fn new(plan: &Plan) -> Self {
+        let sides: usize = plan
+            .comparisons
+            .iter()
+            .map(|comparison| comparison.sides.len())
+            .sum();
+        Self {
+            terminal: io::stderr().is_terminal(),
+            done: 0,
+            all: sides as u32 * plan.rounds,
+        }
+    }
+
+    fn step(&mut self, comparison: &Comparison, side: Side) {
+        self.done += 1;
+        if self.terminal {
+            let (done, all) = (self.done, self.all);
+            let (name, backing) = (comparison.workload.name(), comparison.backing.name());
+            let _ = write!(
+                io::stderr(),
+                "\r\x1b[K[{done}/{all}] {name}, {backing}, {}",
+                side.name()
+            );
+        }
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! What is going to be measured: which sides, with how much RAM and data. Decided before anything runs.
+
+use std::path::PathBuf;
+
+use farpage_core::units::{PAGE_SIZE, format_size};
+
+use crate::names::{Against, Backing, Subject, Workload};
+
+/// RAM and rounds of the tour, which is to end within minutes on a disk, and of what is asked for by name.
+const TOUR: (u64, u32) = (96 << 20, 3);
+const NAMED: (u64, u32) = (128 << 20, 5);
+const FACTOR: f64 = 4.0;
+/// `solve` goes over its matrix again and again, which is at most so many times its RAM; in the tour less.
+const SOLVE_FACTOR_MAX: f64 = 2.0;
+const SOLVE_FACTOR_TOUR: f64 = 1.5;
+/// Below this farpage's own needs, and the kernel's for a process, are most of it.
+const RAM_MIN: u64 = 16 << 20;
+/// Processes of `usemem`.
+const USEMEM_PROCESSES: u64 = 4;
+/// The policies of `readahead`'s rows.
+const POLICIES: [&str; 4] = ["none", "cluster", "vma", "adaptive"];
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// None: the tour.
+    pub subjects: Vec<Subject>,
+    /// None: what this user can do.
+    pub against: Vec<Against>,
+    pub ram_bytes: Option<u64>,
+    /// Data per RAM.
+    pub factor: Option<f64>,
+    /// Rounds; in each every side runs once.
+    pub pairs: Option<u32>,
+    /// Where both sides' swap files are.
+    pub directory: PathBuf,
+    /// Further options of `farpage run`.
+    pub run_args: Vec<String>,
+    pub incompressible: bool,
+    pub json: Option<PathBuf>,
+    pub html: Option<PathBuf>,
+    /// The binary `farpage`, which is also the workloads' and the keeper's.
+    pub program: PathBuf,
+    /// The command as it was given.
+    pub command: Vec<String>,
+}
+
+/// Who runs the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Nobody: all the RAM it wants.
+    Ram,
+    /// The kernel swaps it in a cgroup.
+    Kernel,
+    /// `farpage run`, in a cgroup too where that can be.
+    Farpage { readahead: Option<&'static str> },
+}
+
+impl Side {
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Ram => "in RAM".to_owned(),
+            Self::Kernel => "kernel".to_owned(),
+            Self::Farpage { readahead: None } => "farpage".to_owned(),
+            Self::Farpage {
+                readahead: Some(policy),
+            } => format!("farpage {policy}"),
+        }
+    }
+
+    #[must_use]
+    pub const fn is_farpage(self) -> bool {
+        matches!(self, Self::Farpage { .. })
+    }
+}
+
+/// One program, run by several sides in turn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    pub workload: Workload,
+    pub backing: Backing,
+    pub sides: Vec<Side>,
+    pub ram_bytes: u64,
+    pub data_bytes: u64,
+}
+
+impl Comparison {
+    /// For people: what is run, on what, how large.
+    #[must_use]
+    pub fn title(&self) -> String {
+        if self.workload == Workload::Startup {
+            return format!("startup: {}", self.workload.about());
+        }
+        let backing = match self.backing {
+            Backing::File => "swap file",
+            Backing::Compressed => "compressed RAM",
+        };
+        format!(
+            "{}, {backing}: {}; {} of data, {} of RAM",
+            self.workload.name(),
+            self.workload.about(),
+            format_size(self.data_bytes),
+            format_size(self.ram_bytes)
+        )
+    }
+
+    /// The options of `usemem`.
+    #[must_use]
+    pub fn usemem_words(&self) -> Vec<String> {
+        let each = self.data_bytes / USEMEM_PROCESSES;
+        let words = format!("--init-time -O -y -x -n {USEMEM_PROCESSES} {each}");
+        words.split(' ').map(str::to_owned).collect()
+    }
+}
+
+/// All that is going to be measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub comparisons: Vec<Comparison>,
+    pub rounds: u32,
+    /// How long the workloads run that would never end, in seconds.
+    pub seconds: f64,
+    /// What is left out, and why.
+    pub notes: Vec<String>,
+}
+
+/// What can be done on this machine by this user; the text says why not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Abilities {
+    pub cgroup: Result<(), String>,
+    pub swap_file: Result<(), String>,
+    pub zram: Result<(), String>,
+}
+
+/// Decides. Where the kernel's side can't be made only farpage is measured, and a note says what is missing.
+///
+/// # Errors
+/// One line, for what can't be done.
+pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
+    let tour = config.subjects.is_empty();
+    let (ram, rounds) = if tour { TOUR } else { NAMED };
+    let ram_bytes = config.ram_bytes.unwrap_or(ram);
+    let factor = config.factor.unwrap_or(FACTOR);
+    if ram_bytes < RAM_MIN {
+        return Err(format!(
+            "--ram {}: at least {} is wanted",
+            format_size(ram_bytes),
+            format_size(RAM_MIN)
+        ));
+    }
+    if !(1.0..=64.0).contains(&factor) {
+        return Err(format!("--size {factor}: a factor from 1 to 64 is wanted"));
+    }
+    let mut notes = Vec::new();
+    let against = sides_wanted(config, able, &mut notes)?;
+    let sizes = Sizes {
+        ram_bytes,
+        factor,
+        tour,
+    };
+    let subjects = if tour {
+        Workload::ALL.map(Subject::Workload).to_vec()
+    } else {
+        config.subjects.clone()
+    };
+    let mut comparisons = Vec::new();
+    for subject in subjects {
+        match subject {
+            Subject::Workload(workload) => {
+                of_workload(workload, &against, sizes, &mut comparisons, &mut notes)
+            }
+            Subject::Readahead => of_readahead(&against, sizes, &mut comparisons),
+        }
+    }
+    Ok(Plan {
+        comparisons,
+        rounds: config.pairs.unwrap_or(rounds),
+        seconds: if tour { 1.0 } else { 2.0 },
+        notes,
+    })
+}
+
+/// The sides asked for, or all that can be made. What is asked for by name and can't be made is an error.
+fn sides_wanted(config: &Config, able: &Abilities, notes: &mut Vec<String>) -> Result<Vec<Against>, String> {
+    if let Err(why) = &able.cgroup {
+        notes.push(format!("no hard limit around farpage: {why}"));
+    }
+    let mut wanted = config.against.clone();
+    if wanted.is_empty() {
+        wanted = vec![Against::KernelFile, Against::KernelZram];
+    }
+    let mut can = Vec::new();
+    for against in wanted {
+        let able = match against {
+            Against::None | Against::Ram => Ok(()),
+            Against::KernelFile => able.cgroup.clone().and(able.swap_file.clone()),
+            Against::KernelZram => able.cgroup.clone().and(able.zram.clone()),
+        };
+        match able {
+            Ok(()) => can.push(against),
+            Err(why) if config.against.is_empty() => {
+                notes.push(format!("{} left out: {why}", against.name()))
+            }
+            Err(why) => return Err(format!("--against {}: {why}", against.name())),
+        }
+    }
+    Ok(can)
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    ram_bytes: u64,
+    factor: f64,
+    tour: bool,
+}
+
+impl Sizes {
+    /// The part of the RAM asked for that a program gets: less for what takes long.
+    fn part(self, workload: Workload, backing: Backing) -> f64 {
+        match (workload, backing, self.tour) {
+            (Workload::Solve, _, true) => 0.25,
+            (Workload::Solve, _, false) => 0.5,
+            (Workload::Stride, Backing::File, true) => 0.5,
+            (_, Backing::File, true) => 0.75,
+            _ => 1.0,
+        }
+    }
+
+    fn comparison(self, workload: Workload, backing: Backing, sides: Vec<Side>) -> Comparison {
+        let page = PAGE_SIZE as f64;
+        let whole = |bytes: f64| ((bytes / page) as u64) * PAGE_SIZE as u64;
+        let ram_bytes = whole(self.ram_bytes as f64 * self.part(workload, backing)).max(RAM_MIN);
+        let factor = match workload {
+            Workload::Solve if self.tour => self.factor.min(SOLVE_FACTOR_TOUR),
+            Workload::Solve => self.factor.min(SOLVE_FACTOR_MAX),
+            _ => self.factor,
+        };
+        Comparison {
+            workload,
+            backing,
+            sides,
+            ram_bytes,
+            data_bytes: whole(ram_bytes as f64 * factor),
+        }
+    }
+}
+
+const FARPAGE: Side = Side::Farpage { readahead: None };
+
+fn of_workload(
+    workload: Workload,
+    against: &[Against],
+    sizes: Sizes,
+    comparisons: &mut Vec<Comparison>,
+    notes: &mut Vec<String>,
+) {
+    if workload == Workload::Startup {
+        let sides = vec![Side::Ram, FARPAGE];
+        comparisons.push(sizes.comparison(workload, Backing::File, sides));
+        return;
+    }
+    // P10 is about the time in RAM.
+    let in_ram = against.contains(&Against::Ram) || workload == Workload::Solve;
+    let alone = !against
+        .iter()
+        .any(|one| matches!(one, Against::KernelFile | Against::KernelZram));
+    for (backing, kernel) in [
+        (Backing::File, Against::KernelFile),
+        (Backing::Compressed, Against::KernelZram),
+    ] {
+        let with_kernel = against.contains(&kernel);
+        if !with_kernel && !alone {
+            continue;
+        }
+        if workload == Workload::Solve && backing == Backing::Compressed {
+            if with_kernel || alone {
+                notes.push(
+                    "solve: left out for compressed RAM, since random floats do not compress".to_owned(),
+                );
+            }
+            continue;
+        }
+        if workload == Workload::Usemem && backing == Backing::Compressed && sizes.tour {
+            notes.push(
+                "usemem: left out of the tour for compressed RAM, where farpage does not come to an end: a process that \
+                 maps its memory early and fills it late stays unmanaged, and the others have not enough left"
+                    .to_owned(),
+            );
+            continue;
+        }
+        let mut sides = Vec::new();
+        if in_ram {
+            sides.push(Side::Ram);
+        }
+        if with_kernel {
+            sides.push(Side::Kernel);
+        }
+        sides.push(FARPAGE);
+        comparisons.push(sizes.comparison(workload, backing, sides));
+    }
+}
+
+/// V1 and V2 under every policy, on a swap file: in compressed RAM nothing is read ahead from a device.
+fn of_readahead(against: &[Against], sizes: Sizes, comparisons: &mut Vec<Comparison>) {
+    for workload in [Workload::Mixed, Workload::Solve] {
+        let kernel = against.contains(&Against::KernelFile).then_some(Side::Kernel);
+        let ours = POLICIES.map(|policy| Side::Farpage {
+            readahead: Some(policy),
+        });
+        let sides = kernel.into_iter().chain(ours).collect();
+        comparisons.push(sizes.comparison(workload, Backing::File, sides));
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn able() -> Abilities {
+        Abilities {
+            cgroup: Ok(()),
+            swap_file: Ok(()),
+            zram: Ok(()),
+        }
+    }
+
+    pub fn config(names: &[&str]) -> Config {
+        Config {
+            subjects: names
+                .iter()
+                .map(|name| Subject::parse(name).expect("a name"))
+                .collect(),
+            against: Vec::new(),
+            ram_bytes: None,
+            factor: None,
+            pairs: None,
+            directory: "/var/tmp".into(),
+            run_args: Vec::new(),
+            incompressible: false,
+            json: None,
+            html: None,
+            program: "farpage".into(),
+            command: vec!["farpage".to_owned(), "bench".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_tour_is_everything_on_both_backings() {
+        let plan = plan(&config(&[]), &able()).expect("a plan");
+        // startup, solve and usemem once, the other six on file and compressed RAM.
+        assert_eq!(plan.comparisons.len(), 15);
+        assert_eq!(plan.rounds, 3);
+        assert!(
+            plan.comparisons
+                .iter()
+                .all(|one| (RAM_MIN..=TOUR.0).contains(&one.ram_bytes))
+        );
+        assert!(plan.notes[0].starts_with("solve: left out"));
+    }
+
+    #[test]
+    fn an_ordinary_user_measures_farpage_alone_and_is_told() {
+        let not_root = Err("not root".to_owned());
+        let able = Abilities {
+            cgroup: not_root.clone(),
+            swap_file: not_root.clone(),
+            zram: not_root,
+        };
+        let mut config = config(&["seq"]);
+        let alone = plan(&config, &able).expect("a plan");
+        assert_eq!(alone.comparisons.len(), 2);
+        assert!(alone.comparisons.iter().all(|one| one.sides == [FARPAGE]));
+        assert_eq!(
+            alone.notes,
+            [
+                "no hard limit around farpage: not root",
+                "kernel-file left out: not root",
+                "kernel-zram left out: not root"
+            ]
+        );
+        config.against = vec![Against::KernelFile];
+        assert_eq!(
+            plan(&config, &able),
+            Err("--against kernel-file: not root".to_owned())
+        );
+    }
+
+    #[test]
+    fn sides_follow_against() {
+        let mut config = config(&["fill"]);
+        config.against = vec![Against::KernelZram, Against::Ram];
+        let plan = plan(&config, &able()).expect("a plan");
+        assert_eq!(plan.comparisons.len(), 1);
+        assert_eq!(plan.comparisons[0].backing, Backing::Compressed);
+        assert_eq!(plan.comparisons[0].sides, [Side::Ram, Side::Kernel, FARPAGE]);
+        assert_eq!(plan.comparisons[0].data_bytes, 4 * plan.comparisons[0].ram_bytes);
+    }
+
+    #[test]
+    fn readahead_has_a_row_for_each_policy() {
+        let plan = plan(&config(&["readahead"]), &able()).expect("a plan");
+        let names: Vec<_> = plan.comparisons[0].sides.iter().map(|side| side.name()).collect();
+        assert_eq!(
+            names,
+            [
+                "kernel",
+                "farpage none",
+                "farpage cluster",
+                "farpage vma",
+                "farpage adaptive"
+            ]
+        );
+        assert_eq!(plan.comparisons[1].workload, Workload::Solve);
+    }
+
+    #[test]
+    fn sizes_that_cannot_work_are_refused() {
+        let mut config = config(&["fill"]);
+        config.ram_bytes = Some(1 << 20);
+        assert!(plan(&config, &able()).is_err());
+        config.ram_bytes = None;
+        for factor in [0.5, f64::NAN, 100.0] {
+            config.factor = Some(factor);
+            assert!(plan(&config, &able()).is_err(), "{factor}");
+        }
+    }
+
+    #[test]
+    fn usemem_shares_the_data_out() {
+        let plan = plan(&config(&["usemem"]), &able()).expect("a plan");
+        let words = plan.comparisons[0].usemem_words();
+        assert_eq!(words.join(" "), "--init-time -O -y -x -n 4 134217728");
+    }
+}

@@ -1,0 +1,409 @@
+//! Runs a program once on one side, and gathers what is told of it.
+//!
+//! # Fairness
+//! Every side but `in RAM` has the same hard limit, by a cgroup, on all that the program and its swap need in RAM:
+//!
+//! * swap file: the limit is the RAM asked for. The kernel swaps to a file of its own; farpage has `--swap DIRECTORY`
+//!   alone, on the same disk. Its budget is the limit less 3 MiB and a 128th: page tables, the library and the code of
+//!   the program count against the limit and not against the budget, and what goes beyond the limit is killed.
+//! * compressed RAM: the kernel does not count zram's memory to the cgroup, farpage counts its compressed pages to the
+//!   budget. So farpage's limit is the RAM asked for *plus the most that zram held* in the kernel's latest run of the
+//!   same program: both have the same number of bytes in all. Without a kernel's run it is estimated from the content.
+
+use std::env;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::cgroup;
+use crate::keeper::Keeper;
+use crate::names::{Backing, Workload};
+use crate::plan::{Comparison, Config, Side};
+
+/// What runs longer than this is ended and counts as failed.
+const TIME_MAX: Duration = Duration::from_secs(180);
+/// What farpage's budget leaves of the hard limit for what is not in it: so many bytes, and a part of the limit. The
+/// cgroup's peak was 1.5 to 1.9 MiB above budgets of 16 to 180 MiB.
+const RESERVE_BYTES: u64 = 3 << 20;
+const RESERVE_PART: u64 = 128;
+/// Compressed bytes per byte of content where no run of zram tells: `content` makes 0.4, and there is some waste.
+const COMPRESSED_PART: (f64, f64) = (0.44, 1.05);
+/// Lines of a failed program's stderr that are told.
+const LINES: usize = 3;
+const SWAP_SLACK: u64 = 64 << 20;
+
+/// What one run gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Index of the side.
+    pub side: usize,
+    pub round: u32,
+    /// What the program printed; null if it failed.
+    pub figures: Value,
+    /// Why it failed.
+    pub failure: Option<String>,
+    /// All else: command, seconds, peak of the cgroup, counters of farpage or of the kernel.
+    pub facts: Value,
+}
+
+/// Runs sides, one after the other.
+pub struct Runner<'a> {
+    pub config: &'a Config,
+    pub keeper: &'a mut Keeper,
+    /// Whether farpage's side can have a hard limit too.
+    pub cgroups: bool,
+    pub seconds: f64,
+}
+
+/// What is made for a run, by the keeper.
+#[derive(Default)]
+struct Place {
+    cgroup: Option<PathBuf>,
+    zram: Option<PathBuf>,
+    stats: Option<PathBuf>,
+}
+
+impl Runner<'_> {
+    /// Runs `side` of a comparison. `zram_bytes`: the most that zram held in the kernel's latest run.
+    ///
+    /// # Errors
+    /// One line, if the run could not be prepared or undone. That the program fails is told in the run.
+    pub fn run(&mut self, of: &Comparison, side: Side, zram_bytes: Option<u64>) -> Result<Run, String> {
+        let mark = self.keeper.mark();
+        let ran = self.prepare(of, side, zram_bytes).and_then(|(place, words)| {
+            let before = vmstat();
+            let ended = self.execute(&words, &place)?;
+            Ok(gather(&words, &place, &before, &ended, side))
+        });
+        let undone = self.keeper.undo_to(mark);
+        let run = ran?;
+        undone?;
+        Ok(run)
+    }
+
+    fn prepare(
+        &mut self,
+        of: &Comparison,
+        side: Side,
+        zram_bytes: Option<u64>,
+    ) -> Result<(Place, Vec<String>), String> {
+        let mut place = Place::default();
+        let swap_bytes = of.data_bytes + of.data_bytes / 4 + SWAP_SLACK;
+        match side {
+            Side::Ram => return Ok((place, self.work_words(of, &["true".to_owned()]))),
+            Side::Kernel => {
+                match of.backing {
+                    Backing::File => {
+                        self.keeper.swap_file(&self.config.directory, swap_bytes)?;
+                    }
+                    Backing::Compressed => place.zram = Some(self.keeper.zram(swap_bytes)?),
+                }
+                place.cgroup = Some(self.keeper.cgroup(of.ram_bytes, true)?);
+                return Ok((place, self.work_words(of, &[])));
+            }
+            Side::Farpage { .. } => {}
+        }
+        let limit = match of.backing {
+            Backing::File => of.ram_bytes,
+            Backing::Compressed => of.ram_bytes + zram_bytes.unwrap_or(self.compressed_estimate(of)),
+        };
+        let stats = self.keeper.temporary()?;
+        let farpage = self.farpage_words(of, side, limit, &stats);
+        if self.cgroups {
+            place.cgroup = Some(self.keeper.cgroup(limit, false)?);
+        }
+        if of.workload == Workload::Startup {
+            let mut started = farpage;
+            started.push("true".to_owned());
+            return Ok((place, self.work_words(of, &started)));
+        }
+        place.stats = Some(stats);
+        let mut words = farpage;
+        words.extend(self.work_words(of, &[]));
+        Ok((place, words))
+    }
+
+    fn compressed_estimate(&self, of: &Comparison) -> u64 {
+        let part = if self.config.incompressible {
+            COMPRESSED_PART.1
+        } else {
+            COMPRESSED_PART.0
+        };
+        (of.data_bytes.saturating_sub(of.ram_bytes) as f64 * part) as u64
+    }
+
+    /// `farpage run` up to its `--`.
+    fn farpage_words(&self, of: &Comparison, side: Side, limit: u64, stats: &Path) -> Vec<String> {
+        let mut words = vec![
+            self.config.program.display().to_string(),
+            "run".to_owned(),
+            "-q".to_owned(),
+            format!("--ram={}", budget(limit)),
+        ];
+        let bytes = of.data_bytes + of.data_bytes / 4 + SWAP_SLACK;
+        words.push(match of.backing {
+            Backing::File => format!("--swap={}:{bytes}", self.config.directory.display()),
+            // The engine takes less where this is more than it can do.
+            Backing::Compressed => format!("--swap=compressed:{limit}"),
+        });
+        if of.workload != Workload::Startup {
+            words.push(format!("--stats-json={}", stats.display()));
+        }
+        if let Side::Farpage {
+            readahead: Some(policy),
+        } = side
+        {
+            words.push(format!("--readahead={policy}"));
+        }
+        words.extend(self.config.run_args.iter().cloned());
+        words.push("--".to_owned());
+        words
+    }
+
+    /// The program itself; the same words on every side.
+    fn work_words(&self, of: &Comparison, started: &[String]) -> Vec<String> {
+        let mut words = vec![
+            self.config.program.display().to_string(),
+            "bench-work".to_owned(),
+            of.workload.name().to_owned(),
+            format!("--bytes={}", of.data_bytes),
+            format!("--ram={}", of.ram_bytes),
+            format!("--seconds={}", self.seconds),
+        ];
+        if self.config.incompressible {
+            words.push("--incompressible".to_owned());
+        }
+        match of.workload {
+            Workload::Usemem => {
+                words.push("--".to_owned());
+                words.extend(of.usemem_words());
+            }
+            Workload::Startup => {
+                words.push("--".to_owned());
+                words.extend(started.iter().cloned());
+            }
+            _ => {}
+        }
+        words
+    }
+
+    fn execute(&mut self, words: &[String], place: &Place) -> Result<Ended, String> {
+        let mut all = Vec::new();
+        if let Some(cgroup) = &place.cgroup {
+            all.push(self.config.program.display().to_string());
+            all.push("bench-enter".to_owned());
+            all.push(cgroup.display().to_string());
+            all.push("--".to_owned());
+        }
+        all.extend(words.iter().cloned());
+        let mut command = Command::new(&all[0]);
+        for (name, _) in env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"FARPAGE_") {
+                command.env_remove(name);
+            }
+        }
+        let started = Instant::now();
+        let child = command
+            .args(&all[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| format!("{}: {error}", all[0]))?;
+        // Should we be killed before the keeper knows of the group, the cgroup's removal ends it too.
+        let mark = self.keeper.mark();
+        self.keeper.group(child.id())?;
+        let output = self.wait(child, mark)?;
+        Ok(Ended {
+            seconds: started.elapsed().as_secs_f64(),
+            output,
+        })
+    }
+
+    /// Waits for the end; a program that takes too long is killed by way of the keeper.
+    fn wait(&mut self, child: Child, mark: usize) -> Result<Output, String> {
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || sender.send(child.wait_with_output()));
+        let output = match receiver.recv_timeout(TIME_MAX) {
+            Ok(output) => {
+                self.keeper.forget()?;
+                output
+            }
+            Err(_) => {
+                self.keeper.undo_to(mark)?;
+                receiver.recv().map_err(|error| error.to_string())?
+            }
+        };
+        output.map_err(|error| format!("waiting for a program: {error}"))
+    }
+}
+
+struct Ended {
+    seconds: f64,
+    output: Output,
+}
+
+/// farpage's budget under a hard limit: see the top of this file.
+fn budget(limit: u64) -> u64 {
+    limit - limit / RESERVE_PART - RESERVE_BYTES
+}
+
+fn gather(words: &[String], place: &Place, before: &Value, ended: &Ended, side: Side) -> Run {
+    let (oom_kills, peak) = place.cgroup.as_deref().map_or((0, None), cgroup::tell);
+    let mut facts = json!({
+        "command": words,
+        "seconds": ended.seconds,
+        "oom_kills": oom_kills,
+        "cgroup_peak_bytes": peak,
+    });
+    if let Some(zram) = &place.zram {
+        facts["zram_peak_bytes"] = json!(zram_peak(zram));
+    }
+    if side == Side::Kernel {
+        facts["vmstat"] = difference(before, &vmstat());
+    }
+    if let Some(stats) = &place.stats {
+        let text = fs::read_to_string(stats).unwrap_or_default();
+        facts["farpage"] = serde_json::from_str(&text).unwrap_or(Value::Null);
+    }
+    let (mut figures, failure) = outcome(ended, oom_kills);
+    let counters = if side == Side::Kernel {
+        &facts["vmstat"]
+    } else {
+        &facts["farpage"]
+    };
+    // On a device as fast as RAM the kernel reads nothing ahead and counts a few hits all the same.
+    if let (Some(ahead), Some(hits)) = (counters["swap_ra"].as_f64(), counters["swap_ra_hit"].as_f64())
+        && ahead > 0.0
+        && hits <= ahead
+        && figures.is_object()
+    {
+        figures["readahead_hit_percent"] = json!(hits * 100.0 / ahead);
+    }
+    Run {
+        side: 0,
+        round: 0,
+        figures,
+        failure,
+        facts,
+    }
+}
+
+/// What the program printed, or why it failed.
+fn outcome(ended: &Ended, oom_kills: u64) -> (Value, Option<String>) {
+    let status = ended.output.status;
+    let errors = String::from_utf8_lossy(&ended.output.stderr);
+    let mut last: Vec<_> = errors
+        .lines()
+        .rev()
+        .filter(|line| !line.is_empty())
+        .take(LINES)
+        .collect();
+    last.reverse();
+    let last = last.join(" / ");
+    if !status.success() {
+        let how = match (status.signal(), oom_kills) {
+            _ if ended.seconds >= TIME_MAX.as_secs_f64() => format!("no end within {} s", TIME_MAX.as_secs()),
+            (_, 1..) => "killed by the kernel, out of memory".to_owned(),
+            (Some(signal), _) => format!("ended by signal {signal}: {last}"),
+            (None, _) => format!("exit code {}: {last}", status.code().unwrap_or(-1)),
+        };
+        return (Value::Null, Some(how));
+    }
+    match serde_json::from_slice::<Value>(&ended.output.stdout) {
+        Ok(figures) if figures["ok"] == true => (figures, None),
+        Ok(figures) => {
+            let wrong = format!(
+                "WRONG DATA: {} of {} checks",
+                figures["wrong"], figures["checked"]
+            );
+            (figures, Some(wrong))
+        }
+        Err(error) => (
+            Value::Null,
+            Some(format!("its output is not understood: {error}")),
+        ),
+    }
+}
+
+/// The kernel's counters of swap, of the whole machine.
+fn vmstat() -> Value {
+    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let mut counters = json!({});
+    for line in text.lines() {
+        if let Some((name, number)) = line.split_once(' ')
+            && ["pswpin", "pswpout", "swap_ra", "swap_ra_hit", "pgmajfault"].contains(&name)
+        {
+            counters[name] = json!(number.parse::<u64>().unwrap_or(0));
+        }
+    }
+    counters
+}
+
+fn difference(before: &Value, after: &Value) -> Value {
+    let mut counters = json!({});
+    for (name, value) in after.as_object().into_iter().flatten() {
+        let (Some(then), Some(now)) = (before[name].as_u64(), value.as_u64()) else {
+            continue;
+        };
+        counters[name] = json!(now.saturating_sub(then));
+    }
+    counters
+}
+
+/// The most memory that a zram device held, in bytes: the fifth number of its mm_stat.
+fn zram_peak(device: &Path) -> Option<u64> {
+    let name = device.file_name()?;
+    let text = fs::read_to_string(Path::new("/sys/block").join(name).join("mm_stat")).ok()?;
+    text.split_whitespace().nth(4)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::ExitStatus;
+
+    fn ended(code: i32, out: &str, err: &str) -> Ended {
+        Ended {
+            seconds: 1.0,
+            output: Output {
+                status: ExitStatus::from_raw(code),
+                stdout: out.into(),
+                stderr: err.into(),
+            },
+        }
+    }
+
+    #[test]
+    fn what_a_program_left() {
+        let (figures, failure) = outcome(&ended(0, "{\"ok\":true,\"x\":1}\n", ""), 0);
+        assert_eq!((&figures["x"], failure), (&json!(1), None));
+        let wrong = outcome(&ended(0, "{\"ok\":false,\"wrong\":2,\"checked\":9}", ""), 0).1;
+        assert_eq!(wrong.as_deref(), Some("WRONG DATA: 2 of 9 checks"));
+        let failed = outcome(&ended(125 << 8, "", "a\nfarpage: no\n"), 0).1;
+        assert_eq!(failed.as_deref(), Some("exit code 125: a / farpage: no"));
+        let killed = outcome(&ended(9, "", ""), 1).1;
+        assert_eq!(killed.as_deref(), Some("killed by the kernel, out of memory"));
+        assert!(outcome(&ended(0, "hello", ""), 0).1.is_some());
+    }
+
+    #[test]
+    fn counters_are_of_the_run() {
+        let got = difference(&json!({"a": 5, "b": 7}), &json!({"a": 9, "b": 7, "c": 1}));
+        assert_eq!(got, json!({"a": 4, "b": 0}));
+    }
+
+    #[test]
+    fn the_budget_is_below_the_limit() {
+        assert_eq!(budget(64 << 20), (60 << 20) + (512 << 10));
+        assert_eq!(budget(1 << 30), 1013 << 20);
+    }
+}

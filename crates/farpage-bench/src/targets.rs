@@ -1,0 +1,200 @@
+//! What of a workload's figures is shown, the target of each, and the figures that the systems were published with.
+
+use crate::names::{Backing, Workload};
+use crate::plan::Side;
+
+/// A target, as a bound on a ratio or on farpage's own figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// farpage / kernel at least so much.
+    RatioAtLeast(&'static str, f64),
+    /// farpage / kernel at most so much.
+    RatioAtMost(&'static str, f64),
+    /// farpage / the same in RAM at most so much.
+    RamRatioAtMost(&'static str, f64),
+    /// farpage's own figure at least so much.
+    AtLeast(&'static str, f64),
+}
+
+impl Target {
+    /// The target for people, and whether it is met; `None` if it is not about these two sides.
+    #[must_use]
+    pub fn judge(self, against: Option<Side>, ratio: Option<f64>, value: f64) -> Option<(String, bool)> {
+        let (id, sign, bound, measured) = match (self, against) {
+            (Self::RatioAtLeast(id, bound), Some(Side::Kernel)) => (id, ">=", bound, ratio?),
+            (Self::RatioAtMost(id, bound), Some(Side::Kernel)) => (id, "<=", bound, ratio?),
+            (Self::RamRatioAtMost(id, bound), Some(Side::Ram)) => (id, "<=", bound, ratio?),
+            (Self::AtLeast(id, bound), _) => (id, ">=", bound, value),
+            _ => return None,
+        };
+        let met = if sign == ">=" {
+            measured >= bound
+        } else {
+            measured <= bound
+        };
+        Some((format!("{id} {sign} {bound}"), met))
+    }
+}
+
+/// A figure that is shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measure {
+    /// Its path in the workload's figures.
+    pub path: &'static str,
+    /// For people, with the unit.
+    pub words: &'static str,
+    pub target: Option<Target>,
+}
+
+const fn shown(path: &'static str, words: &'static str) -> Measure {
+    Measure {
+        path,
+        words,
+        target: None,
+    }
+}
+
+const fn aimed(path: &'static str, words: &'static str, target: Target) -> Measure {
+    Measure {
+        path,
+        words,
+        target: Some(target),
+    }
+}
+
+/// What is shown of a workload.
+#[must_use]
+pub fn measures(workload: Workload, backing: Backing) -> Vec<Measure> {
+    use Target::{AtLeast, RamRatioAtMost, RatioAtLeast};
+    let compressed = backing == Backing::Compressed;
+    match workload {
+        Workload::Startup => vec![shown("start_ms", "start, ms")],
+        Workload::Fill => vec![aimed("fill_mb_per_s", "fill, MB/s", RatioAtLeast("P3", 1.5))],
+        Workload::Seq if compressed => {
+            vec![aimed("mb_per_s", "rewrite, MB/s", RatioAtLeast("P1", 4.0))]
+        }
+        Workload::Seq => vec![aimed("mb_per_s", "rewrite, MB/s", RatioAtLeast("P2", 5.0))],
+        Workload::Random => random(compressed),
+        Workload::Stride => vec![
+            shown("forward_mb_per_s", "forward, MB/s"),
+            shown("column_mb_per_s", "columns, MB/s"),
+            shown("backward_mb_per_s", "backward, MB/s"),
+            aimed("column_to_forward", "columns / forward", AtLeast("own", 0.7)),
+            aimed("backward_to_forward", "backward / forward", AtLeast("own", 0.7)),
+        ],
+        Workload::Mixed => vec![
+            shown("kb_per_s", "all, KB/s"),
+            aimed("sequential_kb_per_s", "sequential, KB/s", RatioAtLeast("P6", 3.0)),
+            shown("random_per_s", "random, per s"),
+            shown("all.mean_us", "latency mean, us"),
+            shown("all.p50_us", "latency 50th, us"),
+            shown("all.p60_us", "latency 60th, us"),
+            shown("all.p70_us", "latency 70th, us"),
+            shown("all.p80_us", "latency 80th, us"),
+            shown("all.p90_us", "latency 90th, us"),
+            shown("all.p95_us", "latency 95th, us"),
+            shown("all.p99_us", "latency 99th, us"),
+            aimed("readahead_hit_percent", "readahead hits, %", AtLeast("P6", 99.0)),
+        ],
+        Workload::Solve => vec![
+            aimed("seconds", "time, s", RamRatioAtMost("P10", 1.5)),
+            shown("readahead_hit_percent", "readahead hits, %"),
+        ],
+        Workload::Free => vec![shown("free_us", "free, us")],
+        Workload::Usemem => vec![
+            shown("mb_per_s", "throughput, MB/s"),
+            shown("system_seconds", "system time, s"),
+            shown("free_us", "free, us"),
+        ],
+    }
+}
+
+fn random(compressed: bool) -> Vec<Measure> {
+    use Target::{RatioAtLeast, RatioAtMost};
+    let (id, rate, p99) = if compressed {
+        ("P4", 1.5, 0.3)
+    } else {
+        ("P5", 1.2, 0.6)
+    };
+    let median = |path, words| {
+        if compressed {
+            aimed(path, words, RatioAtMost(id, 1.0))
+        } else {
+            shown(path, words)
+        }
+    };
+    vec![
+        aimed("t1.per_s", "1 thread, per s", RatioAtLeast(id, rate)),
+        median("t1.p50_us", "1 thread, 50th, us"),
+        shown("t1.p90_us", "1 thread, 90th, us"),
+        aimed("t1.p99_us", "1 thread, 99th, us", RatioAtMost(id, p99)),
+        shown("t1.p99_9_us", "1 thread, 99.9th, us"),
+        aimed("t2.per_s", "2 threads, per s", RatioAtLeast(id, rate)),
+        median("t2.p50_us", "2 threads, 50th, us"),
+        shown("t2.p90_us", "2 threads, 90th, us"),
+        aimed("t2.p99_us", "2 threads, 99th, us", RatioAtMost(id, p99)),
+        shown("t2.p99_9_us", "2 threads, 99.9th, us"),
+    ]
+}
+
+/// What belongs beside the figures: what the system was published with that the workload repeats (on other machines: the
+/// directions compare, not the numbers).
+#[must_use]
+pub const fn published(workload: Workload, backing: Backing) -> Option<&'static str> {
+    match workload {
+        Workload::Mixed => Some(
+            "published (V1; 72 threads, 32 GB, NVMe; before -> after VMA readahead): throughput 345413 -> 414029 KB/s \
+             (+19.9 %), latency mean 97.14 -> 61.06 us, 50th and 60th 2 -> 1, 70th 98 -> 2, 80th 160 -> 2, 90th 260 -> \
+             217, 95th 346 -> 369, 99th 1340 -> 1090 us, readahead hits 52.69 -> 99.98 % \
+             (P6 means the sequential stream's hits; the figure above is of all three together)",
+        ),
+        Workload::Solve => Some(
+            "published (V2; Linpack; before -> after VMA readahead): 393.49 -> 329.88 s (-16.2 %), readahead hits \
+             86.21 -> 98.82 %",
+        ),
+        Workload::Usemem => Some(
+            "published (T1; -n 31 1G, 4 GB, swap on a RAM-backed device; before -> after swap table): throughput \
+             4775.18 -> 6381.43 MB/s (+33.6 %), system time 220.86 -> 160.42 s (-27.4 %), free 174492 -> 132122 us",
+        ),
+        Workload::Seq if matches!(backing, Backing::File) => {
+            Some("P2 also wants 85 % of what fio reads from the same disk, which is not measured here")
+        }
+        Workload::Random => Some(
+            "published (C; 8 threads, working set 2 x RAM; before -> after): median software part of a fault 15 -> 4 us",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_about_its_own_side() {
+        let target = Target::RatioAtLeast("P1", 4.0);
+        assert_eq!(
+            target.judge(Some(Side::Kernel), Some(4.5), 0.0),
+            Some(("P1 >= 4".to_owned(), true))
+        );
+        assert_eq!(target.judge(Some(Side::Ram), Some(4.5), 0.0), None);
+        assert_eq!(target.judge(None, None, 9.0), None);
+        let most = Target::RatioAtMost("P4", 0.3);
+        assert_eq!(
+            most.judge(Some(Side::Kernel), Some(0.31), 0.0),
+            Some(("P4 <= 0.3".to_owned(), false))
+        );
+        let own = Target::AtLeast("P6", 99.0);
+        assert_eq!(own.judge(None, None, 99.5), Some(("P6 >= 99".to_owned(), true)));
+    }
+
+    #[test]
+    fn the_same_work_has_other_targets_on_disk() {
+        let first = |backing| measures(Workload::Seq, backing)[0].target;
+        assert_eq!(first(Backing::File), Some(Target::RatioAtLeast("P2", 5.0)));
+        assert_eq!(first(Backing::Compressed), Some(Target::RatioAtLeast("P1", 4.0)));
+        let p50 = |backing| measures(Workload::Random, backing)[1].target;
+        assert_eq!(p50(Backing::File), None);
+        assert_eq!(p50(Backing::Compressed), Some(Target::RatioAtMost("P4", 1.0)));
+    }
+}

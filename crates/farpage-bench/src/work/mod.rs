@@ -1,0 +1,186 @@
+//! The programs that are measured: ordinary ones, which know nothing of swap. The very same program runs under
+//! `farpage run`, in a cgroup that the kernel swaps, and in RAM; it prints one JSON object with its figures.
+//!
+//! | file | room |
+//! |---|---|
+//! | `content` | what is written, and how it is known again |
+//! | `latency` | time of single accesses |
+//! | `passes` | `fill`, `seq`, `free`: from front to back |
+//! | `stride` | forward, column by column, backward |
+//! | `random` | `random`, and `mixed` with a sequential writer beside |
+//! | `solve`, `lu` | a dense system of equations |
+//! | `usemem` | the test program of the kernel's swap developers |
+//! | `startup` | how long it takes to start a command |
+
+mod content;
+mod latency;
+mod lu;
+mod passes;
+mod random;
+mod solve;
+mod startup;
+mod stride;
+mod usemem;
+
+use std::time::Instant;
+
+use farpage_core::units::PAGE_SIZE;
+use memmap2::{MmapMut, MmapOptions};
+use serde_json::{Value, json};
+
+use crate::names::Workload;
+use content::Content;
+pub use latency::PERCENTILES;
+
+/// What a workload is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkArgs {
+    pub workload: Workload,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Bytes of RAM that it is going to have; a workload that goes on until old pages have left needs to know.
+    pub ram_bytes: u64,
+    /// How long the workloads run that would never end.
+    pub seconds: f64,
+    /// How often `seq` rewrites its data.
+    pub passes: u32,
+    pub incompressible: bool,
+    /// The options of `usemem`, the command that `startup` starts.
+    pub words: Vec<String>,
+}
+
+/// Runs a workload and returns its figures; `"ok"` says whether all that was checked was right.
+///
+/// # Errors
+/// One line, if it could not be run at all.
+pub fn work(args: &WorkArgs) -> Result<Value, String> {
+    let mut figures = match args.workload {
+        Workload::Fill => passes::fill(args),
+        Workload::Seq => passes::seq(args),
+        Workload::Free => passes::free(args),
+        Workload::Stride => stride::stride(args),
+        Workload::Random => random::random(args),
+        Workload::Mixed => random::mixed(args),
+        Workload::Solve => solve::solve(args),
+        Workload::Usemem => usemem::usemem(args),
+        Workload::Startup => startup::startup(args),
+    }?;
+    figures["workload"] = json!(args.workload.name());
+    Ok(figures)
+}
+
+/// Anonymous memory of whole pages. Nothing is reserved for it: farpage counts its compressed storage at ratio 1 when a
+/// program asks for memory with a reservation, and would refuse what the kernel's default admits. For the same reason
+/// the programs make what else they need before they fill their memory.
+struct Memory(MmapMut);
+
+impl Memory {
+    fn map(bytes: u64) -> Result<Self, String> {
+        let length = (bytes as usize).next_multiple_of(PAGE_SIZE);
+        MmapOptions::new()
+            .len(length)
+            .no_reserve_swap()
+            .map_anon()
+            .map(Self)
+            .map_err(|error| format!("cannot map {length} bytes: {error}"))
+    }
+
+    fn pages(&self) -> usize {
+        self.0.len() / PAGE_SIZE
+    }
+
+    fn page(&self, number: usize) -> &[u8] {
+        &self.0[number * PAGE_SIZE..][..PAGE_SIZE]
+    }
+
+    fn page_mut(&mut self, number: usize) -> &mut [u8] {
+        &mut self.0[number * PAGE_SIZE..][..PAGE_SIZE]
+    }
+
+    /// Writes every page for the first time; seconds.
+    fn fill(&mut self, content: &Content) -> f64 {
+        let start = Instant::now();
+        for number in 0..self.pages() {
+            content.write(self.page_mut(number), number, 0);
+        }
+        start.elapsed().as_secs_f64()
+    }
+}
+
+/// Counts what was looked at and what was wrong.
+#[derive(Debug, Default)]
+struct Checks {
+    checked: u64,
+    wrong: u64,
+}
+
+impl Checks {
+    fn note(&mut self, right: bool) {
+        self.checked += 1;
+        self.wrong += u64::from(!right);
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.checked += other.checked;
+        self.wrong += other.wrong;
+    }
+
+    /// Adds the result to figures.
+    fn tell(&self, figures: &mut Value) {
+        figures["checked"] = json!(self.checked);
+        figures["wrong"] = json!(self.wrong);
+        figures["ok"] = json!(self.wrong == 0 && self.checked > 0);
+    }
+}
+
+/// Megabytes (10^6) per second.
+fn mb_per_s(pages: usize, seconds: f64) -> f64 {
+    (pages * PAGE_SIZE) as f64 / 1e6 / seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub fn args(workload: Workload) -> WorkArgs {
+        WorkArgs {
+            workload,
+            bytes: 4 << 20,
+            ram_bytes: 1 << 20,
+            seconds: 0.05,
+            passes: 2,
+            incompressible: false,
+            words: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_workload_checks_what_it_did() {
+        for workload in [
+            Workload::Fill,
+            Workload::Seq,
+            Workload::Free,
+            Workload::Stride,
+            Workload::Random,
+            Workload::Mixed,
+            Workload::Solve,
+        ] {
+            let figures = work(&args(workload)).expect("runs");
+            assert_eq!(figures["ok"], true, "{figures}");
+            assert_eq!(figures["workload"], workload.name());
+        }
+    }
+
+    #[test]
+    fn nothing_checked_is_not_right() {
+        let mut figures = json!({});
+        Checks::default().tell(&mut figures);
+        assert_eq!(figures["ok"], false);
+        let mut checks = Checks::default();
+        [true, true, false]
+            .into_iter()
+            .for_each(|right| checks.note(right));
+        checks.tell(&mut figures);
+        assert_eq!((&figures["wrong"], &figures["ok"]), (&json!(1), &json!(false)));
+    }
+}

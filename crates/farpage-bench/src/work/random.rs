@@ -1,0 +1,170 @@
+//! Random touches of pages, each timed by itself: alone with one and two threads, and beside a sequential writer.
+
+use std::sync::{Barrier, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farpage_core::units::PAGE_SIZE;
+use serde_json::{Value, json};
+
+use super::content::{Content, Random};
+use super::latency::Latencies;
+use super::{Checks, Memory, WorkArgs};
+
+/// The byte of a page that counts its touches; the stamps at both ends are what is checked.
+const COUNT_AT: usize = PAGE_SIZE / 2;
+/// Threads that touch at random beside the sequential writer (system V's table has two for each).
+const BESIDE: usize = 2;
+/// Of the data of `mixed`, the sequential writer has 5 parts and the random ones together 3, as in system V's table.
+const SEQUENTIAL_PARTS: (u64, u64) = (5, 8);
+
+/// What one thread did. Made before memory gets scarce: what is measured allocates nothing.
+#[derive(Default)]
+struct Done {
+    latencies: Latencies,
+    checks: Checks,
+    pages: u64,
+}
+
+/// `random`: every touch reads a page's stamp and adds one to its count.
+pub fn random(args: &WorkArgs) -> Result<Value, String> {
+    let content = &Content::new(args.incompressible);
+    let mut memory = Memory::map(args.bytes)?;
+    let pages = memory.pages();
+    let each = pages.div_ceil(2);
+    let (alone, both) = thread::scope(|scope| {
+        // The threads wait for their halves while the first one, this one, has all of it.
+        let workers = [0, each].map(|first| {
+            let (give, take) = mpsc::sync_channel::<&mut [u8]>(1);
+            let done = Done::default();
+            let work = move || {
+                take.recv()
+                    .map(|part| touch(part, first, content, args.seconds, done))
+            };
+            (give, scope.spawn(work))
+        });
+        memory.fill(content);
+        let alone = touch(&mut memory.0, 0, content, args.seconds, Done::default());
+        let parts = memory.0.chunks_mut(each * PAGE_SIZE);
+        for ((give, _), part) in workers.iter().zip(parts) {
+            // It fails only if the thread is gone, which its join tells.
+            let _ = give.send(part);
+        }
+        let both: Vec<_> = workers.into_iter().map(|(_, worker)| worker.join()).collect();
+        (alone, both)
+    });
+    let both: Vec<Done> = both.into_iter().flatten().flatten().collect();
+    let mut figures = json!({ "bytes": args.bytes, "pages": pages, "seconds": args.seconds });
+    let mut checks = Checks::default();
+    for (key, done) in [("t1", &[alone][..]), ("t2", &both)] {
+        let mut latencies = Latencies::default();
+        for one in done {
+            latencies.add(&one.latencies);
+            checks.add(&one.checks);
+        }
+        figures[key] = latencies.figures();
+        figures[key]["per_s"] = json!(latencies.count() as f64 / args.seconds);
+    }
+    checks.tell(&mut figures);
+    Ok(figures)
+}
+
+/// Touches pages of `part`, whose first is page `first` of the content, until the time is over.
+fn touch(part: &mut [u8], first: usize, content: &Content, seconds: f64, mut done: Done) -> Done {
+    let mut random = Random::new(first as u64 + 77);
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let pages = part.len() / PAGE_SIZE;
+    loop {
+        let number = random.below(pages);
+        let page = &mut part[number * PAGE_SIZE..][..PAGE_SIZE];
+        let start = Instant::now();
+        let right = content.has_stamp(page, first + number, 0);
+        page[COUNT_AT] = page[COUNT_AT].wrapping_add(1);
+        let now = Instant::now();
+        done.latencies.record((now - start).as_nanos() as u64);
+        done.checks.note(right);
+        done.pages += 1;
+        if now >= end {
+            return done;
+        }
+    }
+}
+
+/// Rewrites `part` from front to back, again and again, until the time is over.
+fn rewrite(part: &mut [u8], content: &Content, seconds: f64, mut done: Done) -> Done {
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    // Ends with the time: every page takes some.
+    for version in 1.. {
+        for (number, page) in part.chunks_mut(PAGE_SIZE).enumerate() {
+            let start = Instant::now();
+            let right = content.is(page, number, version - 1);
+            content.write(page, number, version);
+            let now = Instant::now();
+            done.latencies.record((now - start).as_nanos() as u64);
+            done.checks.note(right);
+            done.pages += 1;
+            if now >= end {
+                return done;
+            }
+        }
+    }
+    done
+}
+
+/// `mixed`: system V's table V1 with threads in place of processes, each with a mapping of its own.
+pub fn mixed(args: &WorkArgs) -> Result<Value, String> {
+    let content = &Content::new(args.incompressible);
+    let sequential_bytes = args.bytes / SEQUENTIAL_PARTS.1 * SEQUENTIAL_PARTS.0;
+    let each_bytes = (args.bytes - sequential_bytes) / BESIDE as u64;
+    let mut sequential = Memory::map(sequential_bytes)?;
+    let mut beside = Vec::new();
+    for _ in 0..BESIDE {
+        beside.push(Memory::map(each_bytes)?);
+    }
+    let filled = &Barrier::new(1 + BESIDE);
+    let (one, others) = thread::scope(|scope| {
+        let others: Vec<_> = beside
+            .iter_mut()
+            .map(|memory| {
+                let done = Done::default();
+                scope.spawn(move || {
+                    memory.fill(content);
+                    filled.wait();
+                    touch(&mut memory.0, 0, content, args.seconds, done)
+                })
+            })
+            .collect();
+        let done = Done::default();
+        sequential.fill(content);
+        filled.wait();
+        let one = rewrite(&mut sequential.0, content, args.seconds, done);
+        let others: Vec<_> = others.into_iter().filter_map(|one| one.join().ok()).collect();
+        (one, others)
+    });
+    Ok(tell_mixed(args, &one, &others))
+}
+
+fn tell_mixed(args: &WorkArgs, one: &Done, others: &[Done]) -> Value {
+    let (mut all, mut random) = (Latencies::default(), Latencies::default());
+    let mut checks = Checks::default();
+    all.add(&one.latencies);
+    checks.add(&one.checks);
+    for other in others {
+        all.add(&other.latencies);
+        random.add(&other.latencies);
+        checks.add(&other.checks);
+    }
+    let kb_per_s = |pages: u64| (pages * PAGE_SIZE as u64) as f64 / 1024.0 / args.seconds;
+    let mut figures = json!({
+        "bytes": args.bytes,
+        "seconds": args.seconds,
+        "kb_per_s": kb_per_s(one.pages + random.count()),
+        "sequential_kb_per_s": kb_per_s(one.pages),
+        "random_per_s": random.count() as f64 / args.seconds,
+        "all": all.figures(),
+        "sequential": one.latencies.figures(),
+        "random": random.figures(),
+    });
+    checks.tell(&mut figures);
+    figures
+}

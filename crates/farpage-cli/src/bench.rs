@@ -1,0 +1,208 @@
+//! `farpage bench` and its parts: the command line of `farpage_bench`.
+
+use std::env;
+use std::path::PathBuf;
+
+use clap::Args;
+use farpage_bench::{Against, Config, Subject, WorkArgs, Workload};
+use farpage_core::units::parse_size;
+
+use crate::run::DEFAULT_SWAP_DIR;
+use crate::{EXIT_FAILED, Failure, print};
+
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  farpage bench                              the tour: everything, small, about 4 minutes
+  farpage bench seq random --ram 384M        by name, 5 pairs
+  farpage bench fill --against kernel-zram --json fill.json
+  farpage bench readahead                    V1 and V2 under every readahead policy
+  farpage bench mixed --run-args '--readahead vma --delivery thread'
+
+Names: startup fill seq random stride mixed solve free usemem readahead.
+
+As root each program runs in a cgroup of the same hard limit on both sides, in turn; the kernel's side has a swap
+file or a zram device of its own, which is gone afterwards however the run ends. Swap that is there already is not
+touched. A ratio is farpage / kernel: of a rate, more is better; of a time, less.
+
+Exit code: 0; 1 when a program failed or got wrong data on farpage's side; 125 farpage's own error; 128+N after
+signal N.";
+
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub struct BenchArgs {
+    /// What to measure; without names a tour
+    #[arg(value_name = "NAME", value_parser = Subject::parse)]
+    pub names: Vec<Subject>,
+
+    /// What to compare with: none, ram, kernel-file, kernel-zram [default: the kernel's two, as root]
+    #[arg(long, value_delimiter = ',', value_parser = Against::parse)]
+    pub against: Vec<Against>,
+
+    /// RAM of every side [default: 128M; 96M for the tour]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub ram: Option<u64>,
+
+    /// Data of the programs, as a multiple of the RAM [default: 4]
+    #[arg(long, value_name = "FACTOR")]
+    pub size: Option<f64>,
+
+    /// How often both sides run, in turn [default: 5; 3 for the tour]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub pairs: Option<u32>,
+
+    /// Where both sides' swap files are
+    #[arg(long, value_name = "DIRECTORY", default_value = DEFAULT_SWAP_DIR)]
+    pub dir: PathBuf,
+
+    /// Further options of `farpage run` on farpage's side, separated by blanks
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true, default_value = "")]
+    pub run_args: String,
+
+    /// Data that does not compress, instead of data that compresses to 40 %
+    #[arg(long)]
+    pub incompressible: bool,
+
+    /// Write all figures to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write a page with tables and plots to FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchWorkArgs {
+    #[arg(value_parser = parse_workload)]
+    pub workload: Workload,
+
+    #[arg(long, value_parser = parse_bytes, default_value = "256M")]
+    pub bytes: u64,
+
+    #[arg(long, value_parser = parse_bytes, default_value = "64M")]
+    pub ram: u64,
+
+    #[arg(long, default_value_t = 2.0)]
+    pub seconds: f64,
+
+    #[arg(long, default_value_t = 2)]
+    pub passes: u32,
+
+    #[arg(long)]
+    pub incompressible: bool,
+
+    #[arg(last = true)]
+    pub words: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchEnterArgs {
+    pub cgroup: PathBuf,
+
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|why| why.to_string())
+}
+
+fn parse_workload(name: &str) -> Result<Workload, String> {
+    Workload::of_name(name).ok_or_else(|| format!("{name}: no such program"))
+}
+
+fn failed(text: String) -> Failure {
+    Failure::new(EXIT_FAILED, format!("bench: {text}"))
+}
+
+pub fn bench(args: BenchArgs) -> Result<u8, Failure> {
+    let program = env::current_exe().map_err(|error| failed(format!("own path: {error}")))?;
+    let config = Config {
+        subjects: args.names,
+        against: args.against,
+        ram_bytes: args.ram,
+        factor: args.size,
+        pairs: args.pairs,
+        directory: args.dir,
+        run_args: args.run_args.split_whitespace().map(str::to_owned).collect(),
+        incompressible: args.incompressible,
+        json: args.json,
+        html: args.html,
+        program,
+        command: env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+    };
+    farpage_bench::bench(&config, &mut print).map_err(failed)
+}
+
+pub fn work(args: BenchWorkArgs) -> Result<u8, Failure> {
+    let args = WorkArgs {
+        workload: args.workload,
+        bytes: args.bytes,
+        ram_bytes: args.ram,
+        seconds: args.seconds,
+        passes: args.passes,
+        incompressible: args.incompressible,
+        words: args.words,
+    };
+    let figures = farpage_bench::work(&args).map_err(failed)?;
+    if print(&figures.to_string()) {
+        Ok(0)
+    } else {
+        Err(failed("nobody reads the figures".to_owned()))
+    }
+}
+
+pub fn keep() -> Result<u8, Failure> {
+    farpage_bench::keep().map_err(failed)
+}
+
+pub fn enter(args: &BenchEnterArgs) -> Result<u8, Failure> {
+    Err(failed(farpage_bench::enter(&args.cgroup, &args.command)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn args(words: &[&str]) -> Result<BenchArgs, clap::Error> {
+        match Cli::try_parse_from(["farpage", "bench"].iter().chain(words))?.command {
+            Command::Bench(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn names_and_options() {
+        let args = args(&[
+            "seq",
+            "readahead",
+            "--against",
+            "ram,kernel-file",
+            "--ram",
+            "384M",
+            "--size",
+            "2.5",
+            "--run-args",
+            "--readahead vma",
+        ])
+        .expect("parses");
+        assert_eq!(args.names, [Subject::Workload(Workload::Seq), Subject::Readahead]);
+        assert_eq!(args.against, [Against::Ram, Against::KernelFile]);
+        assert_eq!((args.ram, args.size), (Some(384 << 20), Some(2.5)));
+        assert_eq!(args.run_args, "--readahead vma");
+    }
+
+    #[test]
+    fn what_is_not_built_is_refused_by_name() {
+        for words in [&["redis"][..], &["swapoff"], &["seq", "--against", "memmap"]] {
+            let text = args(words).expect_err("refused").to_string();
+            assert!(text.contains("not built yet"), "{text}");
+        }
+        assert!(args(&["--pairs", "0"]).is_err());
+        assert!(args(&["nonsense"]).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+"""`farpage bench`: it measures both sides, and leaves the machine as it was however it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from common import FARPAGE, Skip, check
+from context import test
+
+TINY = ["--ram", "32M", "--size", "3"]
+
+
+def ours(directory):
+    """What the benchmark made that is there now: swap and files in `directory`, cgroups of a process that has ended."""
+    found = [line.split()[0] for line in Path("/proc/swaps").read_text().splitlines() if str(directory) in line]
+    found += [str(path) for path in directory.glob("farpage-bench-*")]
+    for path in Path("/sys/fs/cgroup").rglob("farpage-bench-*"):
+        if not Path(f"/proc/{path.name.split('-')[2]}").exists():
+            found.append(str(path))
+    return found
+
+
+def zrams():
+    return {path.name for path in Path("/sys/block").glob("zram*")}
+
+
+def start(context, *words):
+    return subprocess.Popen(
+        [FARPAGE, "bench", *words, "--dir", context.directory],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def until(condition, what, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        check(time.monotonic() < deadline, f"not within {seconds} s: {what}")
+        time.sleep(0.02)
+
+
+def kernel_sides():
+    """The kernel's sides that can be had here."""
+    if os.geteuid() != 0:
+        raise Skip("the kernel's swap needs root")
+    return ["kernel-file"] + (["kernel-zram"] if Path("/sys/class/zram-control").is_dir() else [])
+
+
+@test("bench-smoke", ("quick", "soak"))
+def bench_smoke(context):
+    """A tiny run gives ratios; it, and runs that are ended in the middle of the kernel's side, leave nothing behind."""
+    sides, before = kernel_sides(), zrams()
+    report = context.directory / "bench.json"
+    words = ["fill", "random", *TINY, "--pairs", "1", "--against", ",".join(sides), "--dir", context.directory]
+    got = context.plain([FARPAGE, "bench", *words, "--json", report], timeout_s=120)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
+    comparisons = json.loads(report.read_text())["comparisons"]
+    check(len(comparisons) == 2 * len(sides), f"{len(comparisons)} comparisons of 2 programs on {sides}")
+    for one in comparisons:
+        name = f"{one['workload']}, {one['backing']}"
+        ran = {run["side"]: run for run in one["runs"]}
+        check(not ran["farpage"]["failure"], f"{name}: farpage: {ran['farpage']['failure']}")
+        stats = ran["farpage"]["facts"]["farpage"]
+        check(stats["pswpout"] + stats["zswpout"] > 0, f"{name}: farpage did not swap")
+        check(ran["kernel"]["facts"]["vmstat"]["pswpout"] > 0, f"{name}: the kernel did not swap: {ran['kernel']}")
+        # In so little RAM the kernel kills now and then, although its swap is not full.
+        killed = "killed by the kernel" in (ran["kernel"]["failure"] or "")
+        ratios = [row["ratio"] and row["ratio"]["count"] for row in one["rows"]]
+        check(ratios and set(ratios) == ({None} if killed else {1}), f"{name}: ratios {ratios}, {one['failures']}")
+    check(not ours(context.directory) and zrams() <= before, f"left after success: {ours(context.directory)} {zrams()}")
+    for side in sides:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            ended_in_the_middle(context, side, number, before)
+
+
+def ended_in_the_middle(context, side, number, before):
+    """Ends a benchmark by a signal while the kernel swaps to what it made."""
+    running = start(context, "seq", *TINY, "--pairs", "1000", "--against", side)
+    try:
+        if side == "kernel-file":
+            until(lambda: str(context.directory) in Path("/proc/swaps").read_text(), "a swap file in use")
+        else:
+            until(lambda: zrams() - before, "a zram device")
+        running.send_signal(number)
+        code = running.wait(60)
+        if number == signal.SIGKILL:
+            # The keeper learns of the death by the end of its input; nobody waits for it.
+            until(lambda: not ours(context.directory) and zrams() <= before, "undone after SIGKILL")
+        else:
+            check(code == 128 + number, f"{side}: exit code {code} after signal {number}")
+        left = ours(context.directory)
+        check(not left and zrams() <= before, f"{side}: left after signal {number}: {left} {zrams()}")
+    finally:
+        running.kill()
+        running.wait()
+
+
+@test("bench-alone", ("user",))
+def bench_alone(context):
+    """An ordinary user gets farpage's figures, and is told what is missing."""
+    got = context.plain([FARPAGE, "bench", "fill", *TINY, "--pairs", "1", "--dir", context.directory], timeout_s=120)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
+    check("not root" in got.out and "fill, MB/s" in got.out, f"told: {got.out[-600:]}")
+    refused = context.plain([FARPAGE, "bench", "fill", *TINY, "--against", "kernel-file", "--dir", context.directory])
+    check(refused.code == 125 and "root" in refused.err, f"exit code {refused.code}: {refused.err[-300:]}")
