@@ -23,8 +23,9 @@ use crate::trap::{self, Pins};
 
 /// Pages asked for at a time, and the longest piece.
 const PIECE_PAGES: u64 = 64;
-/// How often a piece is tried without getting anywhere. A bad address looks like a page that was evicted again.
-const TRIES: u32 = 8;
+/// How often a piece is tried without getting anywhere. A bad address looks like a page that was evicted again; and where little
+/// room is left a page that was brought in goes within microseconds (8 tries once were not enough on a busy machine).
+const TRIES: u32 = 64;
 /// How long another process may take to answer, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// One sleep while waiting for it, in microseconds.
