@@ -126,7 +126,7 @@ fn put_slots(pool: &Pool, pool_fd: i32, index: usize) -> bool {
             let state = PageState(word.swap(0, Ordering::Relaxed));
             if state.kind() == Kind::Swapped {
                 kill_point!("clean-put");
-                put(pool, state.slot(), index as u16);
+                tiers::put_for(pool, state.slot(), index as u16);
             }
         }
         at = to;
@@ -147,21 +147,6 @@ pub(crate) fn next_data(fd: i32, at: u64, end: u64) -> Option<(u64, u64)> {
     let from = seek(at, libc::SEEK_DATA).filter(|&from| from < end)?;
     let to = seek(from, libc::SEEK_HOLE)?.min(end);
     Some((from, to))
-}
-
-pub(crate) fn put(pool: &Pool, slot: u32, owner: u16) {
-    // A busy slot was being filled by the dead process: free_busy deals with it. Any other surprise costs a slot, not the tree.
-    if let Ok(Some(backing)) = pool.swap_table().put(slot, owner) {
-        tiers::free_backing(pool, slot, backing, owner);
-        release(pool, slot, owner);
-    }
-}
-
-fn release(pool: &Pool, slot: u32, owner: u16) {
-    let view = pool.slots();
-    // Fails for a slot that is not the dead process's: then it is somebody's, who knows it.
-    let _ = view.release(&[slot], owner);
-    tiers::count_locks(pool, &view);
 }
 
 /// Whether any cluster is locked by `owner`, or any slot of it busy, or released and not told.
@@ -206,7 +191,7 @@ fn free_slots(pool: &Pool, pool_fd: i32, owner: u16) {
         each_slot(pool, slots, cluster, |slot, word| {
             released |= word.kind() == SlotKind::Released;
             if word.owner() == Some(owner) {
-                release(pool, slot, owner);
+                tiers::release_for(pool, slot, owner);
             }
         });
         if released {

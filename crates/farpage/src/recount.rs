@@ -29,10 +29,11 @@ use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::swap_table::{Backing, SlotWord};
 
-use crate::cleanup::{self, next_data};
+use crate::cleanup::next_data;
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, STATES_LEN, entry_state};
 use crate::steps::Steps;
 use crate::sys::{self, Errno};
+use crate::tiers;
 
 /// Bits of `Header::recount`: a process is gone that managed memory; one was in the middle of a step.
 pub const GONE: u32 = 1;
@@ -203,7 +204,7 @@ fn put_lost(pool: &Pool, pool_fd: i32) -> bool {
         return false;
     }
     for (slot, word) in sure {
-        (held(&found, slot)..word.count()).for_each(|_| cleanup::put(pool, slot, SUPERVISOR));
+        (held(&found, slot)..word.count()).for_each(|_| tiers::put_for(pool, slot, SUPERVISOR));
     }
     unsure.is_empty()
 }

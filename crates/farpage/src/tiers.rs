@@ -450,15 +450,20 @@ pub fn free_backing(pool: &Pool, slot: u32, backing: Backing, owner: u16) {
     }
 }
 
-/// Gives up the reference that a slot whose content moved held to `slot`, in the name of `owner`.
-fn put_for(pool: &Pool, slot: u32, owner: u16) {
-    // A surprise costs a slot here, not the program: nobody's page is concerned.
+/// Gives up one reference to `slot` in the name of `owner`, who is not this thread's process or whose step covers it. What
+/// does not fit costs a slot, not the tree: a busy slot of a dead process, say, which `cleanup` deals with.
+pub fn put_for(pool: &Pool, slot: u32, owner: u16) {
     if let Ok(Some(backing)) = pool.swap_table().put(slot, owner) {
         free_backing(pool, slot, backing, owner);
-        let view = pool.slots();
-        let _ = view.release(&[slot], owner);
-        count_locks(pool, &view);
+        release_for(pool, slot, owner);
     }
+}
+
+/// Gives back a slot of `owner`'s that has no content. Fails for one that is not: then it is somebody's, who knows it.
+pub fn release_for(pool: &Pool, slot: u32, owner: u16) {
+    let view = pool.slots();
+    let _ = view.release(&[slot], owner);
+    count_locks(pool, &view);
 }
 
 /// Frees a compressed object, and its zpage's memory with the last one.
