@@ -11,7 +11,7 @@ export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-fit bench-kernel lint clean
+.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-fit bench-kernel traces lint clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -39,7 +39,7 @@ programs: ## the C test programs, in build/tests
 demo: deps build ## sort 1.5 GB of NumPy data in a 384 MB budget
 	@FARPAGE_BIN=$(FARPAGE) sh demo/demo.sh
 
-test: deps build kill-build ## unit tests, then real programs at 3 to 5 times their budget (about 18 minutes)
+test: deps build kill-build ## unit tests, then real programs at 3 to 5 times their budget (about 21 minutes)
 	@$(PYTHON) tests/real/all.py
 
 soak: deps build kill-build programs ## the same programs, larger, and the stress program for an hour
@@ -76,6 +76,9 @@ bench-fit: deps build ## cost for programs that fit in their budget, in pairs
 
 bench-kernel: deps build ## several times the budget: farpage against the kernel's swap file, in pairs (root)
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/against_kernel.py
+
+traces: deps build ## page touches of real programs, for `farpage sim reclaim build/traces/*.trace` (root, perf)
+	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/record.py $(TRACES)
 
 lint: ## format and lints, warnings denied
 	$(CARGO) fmt --all --check

@@ -1,22 +1,30 @@
-/* Fills memory and verifies it. Usage: fill MIB [ROUNDS] [mmap|malloc] [SECONDS]
+/* Fills memory and verifies it. Usage: fill MIB [ROUNDS] [mmap|noreserve|malloc] [SECONDS]
  * Each round fills all of it anew and verifies it twice, forwards and in a scattered order; then it holds the memory
  * for SECONDS (default 0) and verifies it once more. Prints `ok fill MIB`. */
 #include "check.h"
 
 #include <sys/mman.h>
 
+/* Memory that is promised whether there is room for it or not. */
+static char *map_noreserve(size_t len)
+{
+	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	CHECK("mmap", p != MAP_FAILED);
+	return p;
+}
+
 int main(int argc, char **argv)
 {
 	check_init(argv);
 	size_t mb = argc > 1 ? strtoul(argv[1], NULL, 10) : 0;
 	unsigned rounds = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 1;
-	bool mapped = argc > 3 && strcmp(argv[3], "mmap") == 0;
+	bool mapped = argc > 3 && strcmp(argv[3], "mmap") == 0, promised = argc > 3 && strcmp(argv[3], "noreserve") == 0;
 	unsigned seconds = argc > 4 ? (unsigned)strtoul(argv[4], NULL, 10) : 0;
 	if (mb == 0) {
-		say("usage: %s MIB [ROUNDS] [mmap|malloc] [SECONDS]", argv[0]);
+		say("usage: %s MIB [ROUNDS] [mmap|noreserve|malloc] [SECONDS]", argv[0]);
 		return 2;
 	}
-	char *p = mapped ? map_anon(mb * MIB) : must_malloc(mb * MIB);
+	char *p = mapped ? map_anon(mb * MIB) : promised ? map_noreserve(mb * MIB) : must_malloc(mb * MIB);
 	size_t chunks = mb * 16, chunk = MIB / 16;
 	for (uint64_t round = 1; round <= rounds; round++) {
 		for (size_t i = 0; i < chunks; i++)
@@ -33,7 +41,7 @@ int main(int argc, char **argv)
 		for (size_t i = 0; rounds && i < chunks; i++)
 			CHECK_FILL("after holding it", p + i * chunk, chunk, ((uint64_t)rounds << 32) + i);
 	}
-	if (mapped)
+	if (mapped || promised)
 		munmap(p, mb * MIB);
 	else
 		free(p);

@@ -1,5 +1,5 @@
 /* A tree in which every part of farpage is at work, for a test that has processes kill themselves at named points.
- * Usage: killpoints [MIB] [CHILDREN] [ROUNDS]; defaults 96 MiB, 3 children, 6 rounds each.
+ * Usage: killpoints [MIB] [CHILDREN] [ROUNDS] [OWN]; defaults 96 MiB, 3 children, 6 rounds each, 6 MiB of each child's own.
  * The children share the parent's data by fork; they verify it, rewrite parts of it, map, move and discard memory, fork
  * children of their own and start programs (`killpoints --leaf SEED MIB`). Whoever dies by SIGKILL is started anew or done
  * without. When all have ended the parent verifies its data, prints `quiet`, waits for SIGUSR1, verifies once more and prints
@@ -12,10 +12,11 @@
 #include <sys/wait.h>
 
 #define CHUNK (16 * PAGE)
-#define OWN (6 * MIB)
+#define OWN (own_mb * MIB)
 
 static char *data;
 static size_t chunks;
+static size_t own_mb = 6;
 static uint8_t version[1 << 16];
 
 static uint64_t tag(size_t i)
@@ -102,6 +103,9 @@ static void own_memory(uint64_t seed)
 	madvise(p, OWN, MADV_PAGEOUT);
 	for (size_t i = 0; i < chunks; i += 7)
 		verify("chunk after own memory went cold", i);
+	/* Large memory comes back by a walk. Less stays out, to be moved and discarded there. */
+	if (OWN >= 16 * MIB)
+		CHECK_FILL("own memory gone cold", p, OWN, seed);
 	char *q = mremap(p, OWN, OWN + MIB, MREMAP_MAYMOVE);
 	if (!CHECK("mremap", q != MAP_FAILED))
 		return;
@@ -154,9 +158,10 @@ int main(int argc, char **argv)
 		return leaf(strtoull(argv[2], NULL, 10), strtoul(argv[3], NULL, 10));
 	size_t mb = argc > 1 ? strtoul(argv[1], NULL, 10) : 96, count = argc > 2 ? strtoul(argv[2], NULL, 10) : 3;
 	size_t rounds = argc > 3 ? strtoul(argv[3], NULL, 10) : 6;
+	own_mb = argc > 4 ? strtoul(argv[4], NULL, 10) : own_mb;
 	chunks = mb * MIB / CHUNK;
-	if (mb == 0 || count == 0 || count > NELEM(pids) || chunks > NELEM(version)) {
-		say("usage: %s [MIB] [CHILDREN] [ROUNDS]", argv[0]);
+	if (mb == 0 || count == 0 || count > NELEM(pids) || chunks > NELEM(version) || own_mb == 0) {
+		say("usage: %s [MIB] [CHILDREN] [ROUNDS] [OWN]", argv[0]);
 		return 2;
 	}
 	sigset_t go;

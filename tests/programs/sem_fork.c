@@ -408,7 +408,7 @@ static void beside_threads(void)
 	data_fill(15000);
 	for (size_t i = 0; i < NELEM(t); i++)
 		pthread_create(&t[i], NULL, writer, (void *)(i * 100));
-	for (int i = 0; i < 12; i++)
+	for (int i = 0; i < 6; i++)
 		CHILD_EXPECT("child of a threaded process", child_start(thread_child, NULL), 0);
 	stop_writers = 1;
 	for (size_t i = 0; i < NELEM(t); i++)

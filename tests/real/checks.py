@@ -53,8 +53,8 @@ def own_errors(context):
         ["--ram", "300%"],
         ["--no-such-option"],
         ["--delivery", "pigeon"],
-        ["--huge", "always"],
-        ["--huge", "madvise"],
+        ["--huge", "sometimes"],
+        ["--huge-swapin", "later"],
         ["--readahead", "psychic"],
     ):
         refused(context, words)

@@ -67,14 +67,15 @@ class Context:
         self.leftovers = Leftovers()
         self._runs = 0
 
-    def start(self, budget_mib, argv, timeout_s=60, extra=(), quiet=True, binary=FARPAGE, **job_options):
-        """Starts `farpage run` in a cgroup that holds it to the budget; a Job, to be used by `with`."""
+    def start(self, budget_mib, argv, timeout_s=60, extra=(), quiet=True, binary=FARPAGE, kernel_mib=0, **job_options):
+        """Starts `farpage run` in a cgroup that holds it to the budget (and `kernel_mib` for page tables and stacks of many
+        processes and threads, which the cgroup counts too); a Job, to be used by `with`."""
         self.result.budget_mib = budget_mib
         self._runs += 1
         self.stats_path = self.directory / f"stats{self._runs}.json"
         words = farpage_run(budget_mib, self.delivery, self.stats_path, extra, quiet)
         words[0] = binary
-        limits = Limits(timeout_s, limit_mib(budget_mib), self.as_user)
+        limits = Limits(timeout_s, limit_mib(budget_mib) + kernel_mib, self.as_user)
         return Job([*words, *argv], limits, self.directory, prefix=f"run{self._runs}", **job_options)
 
     def budget_run(self, budget_mib, argv, **options):

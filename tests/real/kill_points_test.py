@@ -22,6 +22,7 @@ import time
 
 from common import ROOT, check
 from context import last_words, test
+from huge_test import kernel_gives
 from semantics import program
 
 KILL_FARPAGE = ROOT / "target/kill/kill/farpage"
@@ -67,12 +68,19 @@ def sound(context, job):
         check(time.monotonic() < deadline, f"30 s after the last death: {report | {'problems': report['problems'][:5]}}")
 
 
+def is_huge(name):
+    return name.startswith("huge-")
+
+
 def run_tree(context, armed):
     """One tree with the points of `armed` (name: pass); the names of those that killed."""
     value = ",".join(f"{name}:{count}" for name, count in armed.items())
     words = ["--swap", "compressed:6M", "--swap", "/var/tmp:1G"]
-    argv = [program("killpoints"), 64, 3, 4 if context.soak else 2]
-    with context.start(24, argv, timeout_s=240, extra=words, binary=KILL_FARPAGE, env={"FARPAGE_KILL_AT": value}) as job:
+    budget, argv = 24, [program("killpoints"), 64, 3, 4 if context.soak else 2]
+    if any(map(is_huge, armed)):
+        # Each child walks through memory of its own that is kept in huge pages.
+        words, budget, argv = [*words, "--eager", "--huge", "always"], 128, [argv[0], 160, *argv[2:], 48]
+    with context.start(budget, argv, timeout_s=240, extra=words, binary=KILL_FARPAGE, env={"FARPAGE_KILL_AT": value}) as job:
         try:
             until(job, "all children ended", lambda: "quiet" in job.out.read_text(), 180)
             report = sound(context, job)
@@ -93,7 +101,10 @@ def kill_points(context):
     check(os.access(KILL_FARPAGE, os.X_OK), f"{KILL_FARPAGE} is missing: make kill-build")
     names = points()
     together = 1 if context.soak else TOGETHER
-    batches = [names[at : at + together] for at in range(0, len(names), together)]
+    kinds = [[name for name in names if not is_huge(name)], [name for name in names if is_huge(name)]]
+    if not kernel_gives():
+        names, kinds = kinds[0], kinds[:1]
+    batches = [kind[at : at + together] for kind in kinds for at in range(0, len(kind), together)]
     never = set(names)
     for batch in batches:
         never -= run_tree(context, {name: 1 if name in SELDOM else PASS for name in batch})

@@ -69,7 +69,7 @@ def text_cases(scale):
     pipeline = ["sh", "-c", " | ".join(stages)]
     return [
         Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain),
-        Case("xz-9", 40 * scale, xz, ("xz",), make_short, short, timeout_s=1800, quick=False),
+        Case("xz-9", 5 * scale, xz, ("xz",), make_short, short, timeout_s=1800, quick=False),
         Case("pipeline", 64 * scale, pipeline, ("seq", "awk", "sort", "uniq"), env=plain, as_user=True),
     ]
 

@@ -1,14 +1,19 @@
 """--readahead: the right data under every policy, and books that fit what the policy is."""
 
-from common import check
+import json
+import sys
+from pathlib import Path
+
+from common import FARPAGE, check
 from context import test
 from semantics import failures, program
 
+REFUSE_AIO = Path(__file__).parent / "work/refuse_aio.py"
 # The greatest window in pages: of none, of the kernel's two (page_cluster 3), of our own.
 LARGEST = {"none": 0, "cluster": 8, "vma": 8, "adaptive": 1024}
 
 
-@test("readahead", ("quick", "soak", "user"), per_delivery=True)
+@test("readahead", per_delivery=True)
 def readahead(context):
     mib, budget = (512, 128) if context.soak else (96, 32)
     for policy, largest in LARGEST.items():
@@ -21,3 +26,16 @@ def readahead(context):
         check(max(windows, default=0) <= largest, f"{policy}: windows {windows}")
         # `fill` reads half of its pages in order, the rest in runs of 16 pages.
         check(largest == 0 or hits > ahead / 3, f"{policy}: {hits} hits of {ahead} pages read ahead")
+
+
+@test("readahead-columns", ("quick", "soak"), per_delivery=True)
+def columns(context):
+    """Columns of a matrix: many reads in flight together, and one after the other where the kernel refuses that."""
+    mib, budget = (512, 128) if context.soak else (96, 32)
+    work = [FARPAGE, "bench-work", "stride", "--bytes", f"{mib}M", "--ram", f"{budget}M"]
+    for before in ([], [sys.executable, REFUSE_AIO]):
+        got = context.budget_run(budget, [*before, *work], timeout_s=300)
+        check(got.code == 0, f"{before}: {failures(got)}")
+        figures = json.loads(got.out)
+        check(figures["wrong"] == 0 and figures["checked"] >= 3 * figures["pages"], f"{before}: {figures}")
+        check(got.stats["swap_ra"] > figures["pages"], f"{before}: {got.stats['swap_ra']} pages read ahead")

@@ -17,6 +17,7 @@ import time
 
 import bench_test  # noqa: F401 (registers its tests)
 import checks  # noqa: F401
+import huge_test  # noqa: F401
 import kill_points_test  # noqa: F401
 import readahead_test  # noqa: F401
 import redis_test  # noqa: F401
@@ -43,7 +44,7 @@ COLUMNS = (
 
 
 # Run by --delivery thread in the soak only: `make test` has to end within half an hour.
-SIGNAL_ONLY_IN_QUICK = ("sem_", "redis", "spawnmany", "kill-", "readahead", "swapoff-", "swapon")
+SIGNAL_ONLY_IN_QUICK = ("sem_", "redis", "spawnmany", "kill-", "readahead", "swapoff-", "swapon", "huge-")
 
 
 def planned(suite, deliveries):

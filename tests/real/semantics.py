@@ -50,7 +50,7 @@ def semantics_dormant(context):
         check(swapped_out(got.stats) == 0, f"{name}: it was to fit in its budget")
 
 
-@test("spawnmany", ("quick", "soak", "user"), per_delivery=True)
+@test("spawnmany", per_delivery=True)
 def spawnmany(context):
     got = context.budget_run(64, [program("spawnmany"), 192, 400], timeout_s=180)
     check(got.code == 0, failures(got))
@@ -72,6 +72,25 @@ def swap_full(context):
     check("refused" in got.out, f"allocation never failed: {got.out[-100:]}")
     reached = int(got.out.split("reached ")[1].split()[0])
     check(reached > 128, f"it failed at {reached} MiB, with 128 MiB of swap file and 64 MiB of RAM")
+
+
+@test("swap-overfull", per_delivery=True)
+def swap_overfull(context):
+    """More is promised (MAP_NORESERVE) than RAM and swap can hold: the program goes on over its budget, with its data intact, and
+    the user is told once what to do. It once went on at 4 MB/s, without a word."""
+    got = context.budget_run(24, [program("fill"), 40, 1, "noreserve"], timeout_s=60, extra=["--swap", "compressed"])
+    check(got.code == 0, failures(got))
+    check(got.err.count("all swap is full") == 1, f"what the user was told: {got.err[-200:]}")
+    check(got.stats["limit_overrun"] > 0, "the budget was not overrun")
+
+
+@test("late", per_delivery=True)
+def late(context):
+    """Four processes map most of the budget each and fill it at the same moment: the first was dormant when it did, and the rest
+    once learned of its memory when it was there; they overran the budget by up to 42 MiB."""
+    got = context.budget_run(240, [program("late"), 96, 4], timeout_s=120)
+    check(got.code == 0, failures(got))
+    check("ok late" in got.out, f"ended without 'ok late': {got.out[-200:]}")
 
 
 @test("tiny-budget", ("quick", "soak", "user"), per_delivery=True)

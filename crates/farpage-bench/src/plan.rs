@@ -283,8 +283,8 @@ fn of_workload(
         }
         if workload == Workload::Usemem && backing == Backing::Compressed && sizes.tour {
             notes.push(
-                "usemem: left out of the tour for compressed RAM, where farpage does not come to an end: a process that \
-                 maps its memory early and fills it late stays unmanaged, and the others have not enough left"
+                "usemem: left out of the tour for compressed RAM, where farpage overruns its limit and is killed; \
+                 why is not known yet"
                     .to_owned(),
             );
             continue;

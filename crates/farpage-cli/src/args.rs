@@ -5,10 +5,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use crate::bench::{BenchArgs, BenchEnterArgs, BenchWorkArgs};
+use crate::sim::SimArgs;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farpage::supervisor::AreaSpec;
 use farpage::swapoff::{self, Order};
+use farpage_core::huge::{Huge, SwapIn};
 use farpage_core::readahead::Policy;
 use farpage_core::slot_cache::SlotPolicy;
 use farpage_core::units::parse_size;
@@ -97,6 +99,8 @@ pub enum Command {
     Swapon(SwaponArgs),
     /// Measure farpage against the kernel's own swap, on this machine
     Bench(BenchArgs),
+    /// Simulate: lock waiting with many CPUs, reclaim policies on recorded programs
+    Sim(SimArgs),
     /// A program that `bench` measures
     #[command(hide = true)]
     BenchWork(BenchWorkArgs),
@@ -127,9 +131,13 @@ pub struct RunArgs {
     #[arg(long, value_enum, env = "FARPAGE_DELIVERY", default_value_t = DeliveryArg::Auto)]
     pub delivery: DeliveryArg,
 
-    /// Huge pages for managed memory
-    #[arg(long, value_enum, env = "FARPAGE_HUGE", default_value_t = Huge::Never)]
-    pub huge: Huge,
+    /// Which managed memory is kept in huge pages of 2 MiB
+    #[arg(long, value_enum, env = "FARPAGE_HUGE", default_value_t = HugeArg::Never)]
+    pub huge: HugeArg,
+
+    /// How what is kept in huge pages comes back from swap
+    #[arg(long, value_enum, env = "FARPAGE_HUGE_SWAPIN", default_value_t = HugeSwapinArg::Whole)]
+    pub huge_swapin: HugeSwapinArg,
 
     /// What is read ahead when a page is swapped in
     #[arg(long, value_enum, env = "FARPAGE_READAHEAD", default_value_t = Readahead::Adaptive)]
@@ -295,16 +303,41 @@ pub enum DeliveryArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Huge {
+pub enum HugeArg {
+    /// None
     Never,
+    /// What a program asks for with madvise
     Madvise,
+    /// All that is used from end to end, but what a program declines with madvise
     Always,
 }
 
-impl Huge {
+impl HugeArg {
     #[must_use]
-    pub fn is_built(self) -> bool {
-        self == Self::Never
+    pub fn setting(self) -> Huge {
+        match self {
+            Self::Never => Huge::Never,
+            Self::Madvise => Huge::Madvise,
+            Self::Always => Huge::Always,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HugeSwapinArg {
+    /// As a whole where all of it will be used
+    Whole,
+    /// The touched page and what is read ahead, as in Linux
+    Touched,
+}
+
+impl HugeSwapinArg {
+    #[must_use]
+    pub fn setting(self) -> SwapIn {
+        match self {
+            Self::Whole => SwapIn::Whole,
+            Self::Touched => SwapIn::Touched,
+        }
     }
 }
 
@@ -541,12 +574,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_built_is_accepted() {
+    fn settings_reach_the_engine() {
         let args = run_args(&["--huge", "always", "--readahead", "vma", "--", "true"]).expect("parses");
-        assert!(!args.huge.is_built());
+        assert_eq!(args.huge.setting(), Huge::Always);
+        assert_eq!(args.huge_swapin.setting(), SwapIn::Whole);
         assert_eq!(args.readahead.policy(), Policy::Vma);
-        let args = run_args(&["--", "true"]).expect("parses");
-        assert!(args.huge.is_built());
+        let args = run_args(&["--huge-swapin", "touched", "--", "true"]).expect("parses");
+        assert_eq!(args.huge_swapin.setting(), SwapIn::Touched);
+        assert_eq!(args.huge.setting(), Huge::Never);
         assert_eq!(args.readahead.policy(), Policy::default());
         assert_eq!(args.slots.policy(), SlotPolicy::default());
         let args = run_args(&["--slots", "cache", "--", "true"]).expect("parses");

@@ -417,10 +417,14 @@ fn memory_limit() -> Check {
 
 fn huge_pages() -> Check {
     let setting = read_trimmed("/sys/kernel/mm/transparent_hugepage/enabled");
-    Check::ok(
-        "huge pages",
-        setting.unwrap_or_else(|| "not in this kernel".to_owned()),
-    )
+    let text = match setting {
+        Some(setting) if setting.contains("[never]") => {
+            format!("{setting}: --huge has no effect until `madvise` or `always` is written to it")
+        }
+        Some(setting) => format!("{setting} (--huge madvise or always; never by default)"),
+        None => "not in this kernel".to_owned(),
+    };
+    Check::ok("huge pages", text)
 }
 
 /// No failure: programs do without it, and farpage refuses it to them by default.

@@ -11,6 +11,7 @@
 //! | `check` | `farpage check` |
 //! | `swapoff` | `farpage swapoff` and `farpage swapon` |
 //! | `bench` | `farpage bench`, and the parts of it that are processes of their own |
+//! | `sim` | `farpage sim`: what is simulated |
 //! | `doctor` | `farpage doctor` |
 //! | `probe` | questions to the kernel; all unsafe code |
 #![deny(unsafe_code)]
@@ -24,6 +25,7 @@ mod json;
 mod limits;
 mod probe;
 mod run;
+mod sim;
 mod stat;
 mod summary;
 mod swapoff;
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Swapoff(args) => swapoff::swapoff(&args),
         Command::Swapon(args) => swapoff::swapon(&args),
         Command::Bench(args) => bench::bench(args),
+        Command::Sim(args) => sim::sim(args),
         Command::BenchWork(args) => bench::work(args),
         Command::BenchKeep => bench::keep(),
         Command::BenchEnter(args) => bench::enter(&args),
@@ -91,8 +94,9 @@ fn usage(error: &clap::Error) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            say("no command: run, doctor, stat, check, swapoff or swapon is wanted; see farpage --help");
-            say("no command: run, doctor, stat, check or bench is wanted; see farpage --help");
+            say(
+                "no command: run, doctor, stat, check, swapoff, swapon, bench or sim is wanted; see farpage --help",
+            );
         }
         _ if is_missing_dashes(error) => say("the command to run is wanted after --; see farpage run --help"),
         _ => say(&format!(

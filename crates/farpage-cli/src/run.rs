@@ -8,7 +8,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use clap::ValueEnum;
 use farpage::snapshot::Snapshot;
 use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
 
@@ -30,7 +29,6 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     if is_disabled() {
         return Err(run_plainly(&args.command));
     }
-    check_built(&args)?;
     if preload::LIBRARY.is_empty() {
         return Err(failed(
             "this binary carries no preload library; build it with `make build`",
@@ -49,6 +47,8 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         eager: args.eager,
         allow_io_uring: args.allow_io_uring,
         readahead: args.readahead.policy(),
+        huge: args.huge.setting(),
+        huge_swapin: args.huge_swapin.setting(),
         slots: args.slots.policy(),
         command: args.command.clone(),
         preload: preload::LIBRARY,
@@ -111,24 +111,6 @@ fn run_plainly(command: &[OsString]) -> Failure {
             program.display()
         ),
     )
-}
-
-/// Values that the command line knows and the engine does not yet: refused, never ignored.
-fn check_built(args: &RunArgs) -> Result<(), Failure> {
-    if !args.huge.is_built() {
-        return Err(not_built("huge", args.huge, "never"));
-    }
-    Ok(())
-}
-
-fn not_built<T: ValueEnum>(option: &str, value: T, instead: &str) -> Failure {
-    let name = value
-        .to_possible_value()
-        .map(|value| value.get_name().to_owned())
-        .unwrap_or_default();
-    failed(format!(
-        "--{option} {name}: not built yet; use --{option} {instead}"
-    ))
 }
 
 /// The swap areas asked for: by option, else by environment, else the default.
@@ -280,17 +262,6 @@ mod tests {
         ));
         assert!(matches!(given[1], AreaSpec::Compressed { .. }));
         assert!(areas(&args(&["--swap", "compressed", "--swap", "compressed:1M"])).is_err());
-    }
-
-    #[test]
-    fn unbuilt_values_are_refused_by_name() {
-        let refusal = |words| check_built(&args(words)).expect_err("refused");
-        let huge = refusal(&["--huge", "madvise"]);
-        assert_eq!(
-            (huge.code, huge.text.as_str()),
-            (125, "--huge madvise: not built yet; use --huge never")
-        );
-        assert!(check_built(&args(&[])).is_ok());
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub fn owner_of(devices: &[Device], cluster: u32) -> Option<(usize, &Device)> {
 
 /// What changes about a device; all zero is an empty one. Only the first word decides anything that matters
 /// (which clusters have ever been used); the others steer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
 pub struct DeviceState {
     /// Clusters below this were used at least once; those above have never been looked at.
@@ -98,8 +98,10 @@ pub struct DeviceState {
     pub missing: AtomicU32,
     /// What its present file wants: [`ROTATES`], [`DISCARDS`].
     pub traits: AtomicU32,
+    /// Not 0: whole clusters were asked for.
+    pub whole: AtomicU32,
     /// Fills the line.
-    pub padding: [AtomicU32; 8],
+    pub padding: [AtomicU32; 7],
 }
 
 /// Bit of [`DeviceState::traits`]: as [`Device::rotates`].
@@ -147,9 +149,19 @@ impl DeviceState {
         let active = u64::from(self.active.load(Ordering::Relaxed)) * CLUSTER_SLOTS as u64;
         active <= used.saturating_add(used / 2 + SLACK_SLOTS)
     }
+
+    /// Whether single slots must leave free clusters alone while they find room elsewhere: huge pages take whole ones, and few
+    /// are left of the `clusters` there are.
+    #[must_use]
+    pub fn spares_clusters(&self, clusters: u32) -> bool {
+        let left = clusters.saturating_sub(self.active.load(Ordering::Relaxed));
+        self.whole.load(Ordering::Relaxed) != 0 && left < clusters / SPARED_PART
+    }
 }
 
 const SLACK_SLOTS: u64 = 8192;
+/// Free clusters are kept for huge pages when less than this part of all is free.
+const SPARED_PART: u32 = 4;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 85] = [
+pub const POINTS: [&str; 100] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-stored",
@@ -60,6 +60,22 @@ pub const POINTS: [&str; 85] = [
     "store-published",
     "frames-dropped",
     "frames-uncharged",
+    // Huge pages come, come back from their place, and go.
+    "huge-in-locked",
+    "huge-in-moved",
+    "huge-in-filled",
+    "huge-in-carried",
+    "huge-in-worded",
+    "huge-back-locked",
+    "huge-back-moved",
+    "huge-back-worded",
+    "huge-out-locked",
+    "huge-out-moved",
+    "huge-out-worded",
+    "huge-out-cluster",
+    "huge-out-compressed",
+    "huge-out-written",
+    "huge-out-dropped",
     // Compressed content goes to its block.
     "writeback-locked",
     "writeback-gathered",

@@ -31,8 +31,10 @@
 //! | [`bit_tree`] | sets of clusters that a death can't break |
 //! | [`zpool`] | where compressed objects sit: size classes, zpages, handles |
 //! | [`range_map`] | sorted disjoint page ranges in a fixed array |
+//! | [`huge`] | when 512 pages are better kept as one |
 //! | [`stats`] | counter names, histogram geometry |
 //! | [`readahead`] | which pages come with a missed one: the kernel's two ways, streams, hit counting |
+//! | [`reclaim_policy`] | which resident page or window goes next: five ways, shadows |
 //! | [`kill`] | where a test kills processes; nothing in other builds |
 //! | [`sync`] | the one door to atomics |
 #![no_std]
@@ -49,12 +51,14 @@ pub mod bit_tree;
 pub mod cluster;
 pub mod devices;
 pub mod fifo;
+pub mod huge;
 pub mod kill;
 pub mod page_state;
 pub mod range_map;
 // The models are of the swap core; readahead's statics have no place in them.
 #[cfg(not(all(test, loom)))]
 pub mod readahead;
+pub mod reclaim_policy;
 pub mod slot_cache;
 pub mod slots;
 pub mod stats;

@@ -265,7 +265,10 @@ impl<'a, P: Punch> Slots<'a, P> {
         if shut || device.has_file != request.has_file || device.slots == 0 {
             return None;
         }
-        let dense = state.dense();
+        if request.order == ORDERS - 1 && state.whole.load(Ordering::Relaxed) == 0 {
+            state.whole.store(1, Ordering::Relaxed);
+        }
+        let dense = state.dense() && (request.order > 0 || !state.spares_clusters(device.clusters()));
         let free = || {
             self.take_list((List::Discard, 0), device, request, 1)
                 .or_else(|| self.take_list((List::Free, 0), device, request, 1))
@@ -596,6 +599,8 @@ pub use locked::Locked;
 mod fixture;
 #[cfg(all(test, not(loom)))]
 mod fragmented;
+#[cfg(all(test, not(loom)))]
+mod mixed;
 #[cfg(all(test, loom))]
 mod models;
 #[cfg(all(test, not(loom)))]

@@ -66,6 +66,7 @@ counters! {
     StallNs "stall_ns" "Nanoseconds threads waited for memory.",
     CompressedBytesIn "compressed_bytes_in" "Bytes given to compression.",
     CompressedBytesOut "compressed_bytes_out" "Bytes that came out of compression.",
+    RejectCompressPoor "reject_compress_poor" "Pages found not worth keeping compressed.",
     FileReadBytes "file_read_bytes" "Bytes read from swap areas.",
     FileWriteBytes "file_write_bytes" "Bytes written to swap areas.",
     CrcErrors "crc_errors" "Pages whose checksum did not match.",

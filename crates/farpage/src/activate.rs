@@ -176,15 +176,7 @@ fn for_each_range(mm: &Mm, mut f: impl FnMut(u64, u64) -> Result<(), Errno>) -> 
 /// Pages that are there without farpage's doing (touched while dormant) become resident pages in the books: all, or those of
 /// one range.
 fn adopt_present(mm: &Mm, only: Option<(u64, u64)>) -> Result<(), Errno> {
-    let path = c"/proc/self/pagemap";
-    // SAFETY: opens a descriptor by a constant path.
-    let fd = unsafe {
-        let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        sys::call(
-            libc::SYS_openat,
-            [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0],
-        )? as i32
-    };
+    let fd = open_pagemap()?;
     let adopt_range = |lo: u64, hi: u64| {
         let mut page = lo;
         while page < hi {
@@ -200,6 +192,20 @@ fn adopt_present(mm: &Mm, only: Option<(u64, u64)>) -> Result<(), Errno> {
     };
     sys::close(fd);
     result
+}
+
+/// Opens this process's page map, to be read or scanned.
+pub fn open_pagemap() -> Result<i32, Errno> {
+    let path = c"/proc/self/pagemap".as_ptr() as u64;
+    let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+    // SAFETY: opens a descriptor by a constant path.
+    let opened = unsafe {
+        sys::call(
+            libc::SYS_openat,
+            [libc::AT_FDCWD as i64 as u64, path, how, 0, 0, 0],
+        )
+    };
+    opened.map(|fd| fd as i32)
 }
 
 fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {

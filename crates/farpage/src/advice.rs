@@ -10,7 +10,7 @@ use farpage_core::page_state::Kind;
 
 use crate::fault;
 use crate::mem::{discard, managed_pages};
-use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm};
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode};
 use crate::sys;
 
 /// MADV_GUARD_INSTALL, MADV_GUARD_REMOVE.
@@ -26,6 +26,9 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         // SAFETY: the program's own request.
         unsafe { sys::raw(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
     };
+    if matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
+        note_huge(mm, addr, len, advice == libc::MADV_HUGEPAGE);
+    }
     let Some((lo, hi)) = managed_pages(addr, len).filter(|_| mm.is_active()) else {
         return kernel(addr, len);
     };
@@ -62,6 +65,16 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         // A page that is swapped in or filled beside a guard would replace it: refused, as by kernels before 6.13.
         _ if GUARDS.contains(&advice) => EINVAL,
         _ => kernel(addr, len),
+    }
+}
+
+/// Notes what the program says about huge pages, before it is active too.
+fn note_huge(mm: &Mm, addr: u64, len: u64, wanted: bool) {
+    if mm.mode.load(Ordering::Acquire) != mode::OFF
+        && mm.header().huge.load(Ordering::Relaxed) != 0
+        && let Some((lo, hi)) = managed_pages(addr, len)
+    {
+        crate::huge_advice::note(lo, hi, wanted);
     }
 }
 

@@ -47,6 +47,11 @@ pub fn is_protected(mm: &Mm, page: u64) -> bool {
     mm.chunk(page).load(Ordering::SeqCst) & bit_of(page) != 0
 }
 
+/// Whether a write to some page of the chunk would fault although it is there.
+pub fn any_protected(mm: &Mm, chunk: u64) -> bool {
+    mm.chunk(chunk).load(Ordering::SeqCst) & PROTECTED_MASK != 0
+}
+
 /// In the parent, alone, before the clone: protects what is resident, or, where the budget has room for a full copy or
 /// the kernel can't protect, leaves it. Returns how many pages the child must be charged for at once; frames are always
 /// among them, for the parent gives them up without being asked.
@@ -74,14 +79,8 @@ pub fn before_clone(mm: &Mm, resident: i64, frames: i64, headroom: i64) -> i64 {
 pub fn reserve_for_child(mm: &Mm) {
     let header = mm.header();
     let unmanaged = mm.entry().unmanaged.load(Ordering::Relaxed);
-    let floor = header.least_limit();
-    let lower = |limit: i64| Some((limit - (unmanaged / 2).clamp(0, limit.max(0) / 8)).max(floor.min(limit)));
-    // With the supervisor gone nobody would raise it again.
-    if header.supervisor_lives() {
-        let _ = header
-            .limit
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
-    }
+    let limit = header.limit.load(Ordering::Relaxed).max(0);
+    header.lower_limit((unmanaged / 2).clamp(0, limit / 8));
 }
 
 /// In the child, alone, registered: the same windows become protected here too.

@@ -6,6 +6,7 @@
 //!
 //! Runs in signal context or in the delivery thread: no allocation, no lock a signal could interrupt its holder of.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
@@ -13,11 +14,13 @@ use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::{Counter, Source};
 
 use crate::cow;
+use crate::huge;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, page_of};
 use crate::pool::{MANAGED_PAGES, flag};
-use crate::prefetch::{self, Request};
+use crate::prefetch;
 use crate::readahead::{self, Touch};
 use crate::reclaim;
+use crate::request::Request;
 use crate::swapin;
 use crate::sys::{self, Errno};
 
@@ -71,15 +74,18 @@ fn touched(mm: &Mm, touch: Touch) -> Outcome {
             absent_though_resident(mm, page, seen, spurious);
             continue;
         }
-        reclaim::ensure_room(mm, 1);
-        let source = match seen.kind() {
+        let huge = huge::fault(mm, page, seen);
+        if huge.is_none() {
+            reclaim::ensure_room(mm, 1);
+        }
+        let source = huge.or_else(|| match seen.kind() {
             Kind::Untouched | Kind::Zero => zero_fill(mm, page, seen),
             Kind::Cached => from_frame(mm, touch, seen),
             Kind::Swapped => swapin::swap_in(mm, touch, seen),
             Kind::Resident | Kind::Invalid => {
                 sys::die(&["farpage: impossible page state; the program was stopped"])
             }
-        };
+        });
         match source {
             Some(Ok(source)) => {
                 mm.header().record_latency(source, sys::now_ns() - start);
@@ -199,7 +205,7 @@ fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
         header.count(Counter::WorkingsetRefaultAnon, 1);
     }
     if let Some(window) = readahead::hit(mm, touch, seen.readahead()) {
-        prefetch::ask(mm, Request::new(window));
+        prefetch::ask(mm, &Request::new(window));
     }
     Some(Ok(Source::Cached))
 }
@@ -245,6 +251,35 @@ pub fn install(mm: &Mm, page: u64, from: u64, seen: PageState) -> Outcome {
             }
         }
     }
+}
+
+/// Copies `count` pages from `from` on to locked pages from `page` on; how many of the first of them are there now. `arrived`
+/// gets the places of those that each call has brought, to write their words.
+pub fn install_run(
+    mm: &Mm,
+    page: u64,
+    from: u64,
+    count: usize,
+    mut arrived: impl FnMut(Range<usize>),
+) -> usize {
+    let (mut done, mut step) = (0, count);
+    while done < count {
+        let pages = step.min(count - done) as u64;
+        let offset = done as u64 * PAGE;
+        let copied = mm
+            .uffd()
+            .copy(address(page) + offset, from + offset, pages * PAGE);
+        let end = done + (copied.bytes / PAGE) as usize;
+        arrived(done..end);
+        done = end;
+        match copied.error {
+            None | Some(Errno(libc::EAGAIN)) => {}
+            // The run may leave the mapping that holds its first page.
+            Some(Errno(libc::ENOENT)) if pages > 1 => step = 1,
+            Some(_) => break,
+        }
+    }
+    done
 }
 
 /// Whether the kernel has a page at that address now.

@@ -22,6 +22,7 @@ use farpage_core::stats::Counter;
 use crate::cleanup;
 use crate::cow;
 use crate::gate::Spin;
+use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
 use crate::stub::{STUB_ADDR, STUB_LEN};
@@ -115,11 +116,11 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     }
     kill_point!("fork-ready");
     // Held across the clone, so that the child finds no lock held by a thread it does not have.
-    let (maps, not_inherited) = (mm.maps.lock(), NOT_INHERITED.lock());
+    let locks = (mm.maps.lock(), NOT_INHERITED.lock(), huge_advice::hold());
     // The child runs on a copy of this very stack, whatever stack was asked for (see on_dispatch).
     // SAFETY: a clone without CLONE_VM; the pointers are libc's own.
     let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
-    drop((maps, not_inherited));
+    drop(locks);
     match pid {
         0 if child.born_ns.load(Ordering::Relaxed) != born_ns => sys::die(&[
             "farpage: a forked child was held up for so long that its memory was given up; the child was stopped",
@@ -233,6 +234,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     mm.remap_states(index as u32)?;
     kill_point!("fork-mapped");
     activate::open_userfaultfd(mm)?;
+    mm.places.reopen(mm);
     activate::register_all(mm)?;
     kill_point!("fork-registered");
     cow::after_clone(mm);

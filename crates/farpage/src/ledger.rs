@@ -1,6 +1,7 @@
 //! The books of a tree: who lives, what is not managed, and the limit that follows from it.
 //!
-//! limit = budget - what processes use beside managed memory - the pool's own metadata - a margin.
+//! limit = budget - what processes use beside managed memory - what dormant ones may still fill without a word - the pool's
+//! own metadata - a margin.
 
 use std::collections::HashMap;
 use std::fs;
@@ -59,6 +60,25 @@ pub struct Ledger {
     recount_ns: u64,
 }
 
+/// What a process, or the tree, has beside managed pages.
+#[derive(Clone, Copy, Default)]
+struct Beside {
+    /// In the first view of [`Ledger::unmanaged`].
+    uncharged: i64,
+    /// In the second.
+    unmanaged: i64,
+    /// Mapped for writing by dormant processes and not touched yet: nobody is asked when it is.
+    promised: i64,
+}
+
+impl Beside {
+    fn add(&mut self, other: Beside) {
+        self.uncharged += other.uncharged;
+        self.unmanaged += other.unmanaged;
+        self.promised += other.promised;
+    }
+}
+
 /// One process as /proc shows it, in pages.
 struct Seen {
     gone: bool,
@@ -96,7 +116,8 @@ impl Ledger {
     /// Looks at every process once.
     pub fn tick(&mut self) {
         let now = sys::now_ns();
-        let (mut uncharged, mut unmanaged) = (0, 0);
+        let promises = self.pool.header().promises.load(Ordering::SeqCst);
+        let mut beside = Beside::default();
         self.entries = self.live;
         self.live = 0;
         for index in 0..self.pool.processes().len() {
@@ -134,8 +155,7 @@ impl Ledger {
             }
             if let Some(pages) = self.look_at(index, born, now) {
                 self.live += 1;
-                uncharged += pages.0;
-                unmanaged += pages.1;
+                beside.add(pages);
             }
         }
         if now >= self.recount_ns {
@@ -147,7 +167,14 @@ impl Ledger {
         self.shares
             .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);
         self.changed = self.live != self.entries;
-        self.set_limit(unmanaged.max(uncharged) + own_pages());
+        beside.unmanaged = beside.unmanaged.max(beside.uncharged) + own_pages();
+        self.set_limit(beside);
+        let header = self.pool.header();
+        let late = header.promises.load(Ordering::SeqCst) - promises;
+        if late > 0 {
+            // Made during this look, and taken off the limit that was just replaced.
+            header.lower_limit(late);
+        }
     }
 
     /// A process killed between its own charge and the tree's leaves the two apart. So does one that is in between, but not for
@@ -169,13 +196,17 @@ impl Ledger {
         }
     }
 
-    /// Unmanaged pages of a process, in both views; `None` if it was found dead and cleaned up.
-    fn look_at(&mut self, index: usize, born: u64, now: u64) -> Option<(i64, i64)> {
+    /// What a process has beside managed pages; `None` if it was found dead and cleaned up.
+    fn look_at(&mut self, index: usize, born: u64, now: u64) -> Option<Beside> {
         let entry = &self.pool.processes()[index];
         let pid = entry.pid.load(Ordering::Relaxed);
         let Some(seen) = see(pid) else {
             let before = entry.unmanaged.load(Ordering::Relaxed);
-            return Some((before, before));
+            return Some(Beside {
+                uncharged: before,
+                unmanaged: before,
+                promised: promised(entry, before),
+            });
         };
         let known = &mut self.starts[index];
         let replaced = known.0 == born && known.1 != seen.start_time;
@@ -190,7 +221,11 @@ impl Ledger {
             .header()
             .unmanaged
             .fetch_add(unmanaged - before, Ordering::Relaxed);
-        Some((uncharged, unmanaged))
+        Some(Beside {
+            uncharged,
+            unmanaged,
+            promised: promised(entry, unmanaged.max(uncharged)),
+        })
     }
 
     /// Alone, a process shares nothing. In a tree there are two views of what is not managed: shares less charges (shared pages
@@ -222,12 +257,15 @@ impl Ledger {
         })
     }
 
-    fn set_limit(&self, unmanaged: i64) {
+    fn set_limit(&self, beside: Beside) {
+        let Beside {
+            unmanaged, promised, ..
+        } = beside;
         let header = self.pool.header();
         let budget = header.budget.load(Ordering::Relaxed);
         let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);
         let margin = 128 + budget / 128;
-        let limit = (budget - unmanaged - metadata - margin).max(header.least_limit());
+        let limit = (budget - unmanaged - promised - metadata - margin).max(header.least_limit());
         header.limit.store(limit, Ordering::Relaxed);
         if header.excess(0) > 0 {
             header.ask_to_reclaim();
@@ -244,6 +282,15 @@ impl Ledger {
         let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;
         header.peak.fetch_max(total, Ordering::Relaxed);
     }
+}
+
+/// Pages that a dormant process has mapped for writing beyond the `seen` ones it uses. It is not asked when it fills them, so
+/// the rest of the tree leaves room for them (decision 0001).
+fn promised(entry: &ProcEntry, seen: i64) -> i64 {
+    if entry.active.load(Ordering::Relaxed) != 0 {
+        return 0;
+    }
+    (entry.committed.load(Ordering::Relaxed) / PAGE_SIZE as i64 - seen.max(0)).max(0)
 }
 
 /// True for a process that called exec and now runs something that has not joined the pool.
@@ -429,6 +476,37 @@ mod tests {
         }
         ledger.tick();
         assert_eq!(header.charged.load(Ordering::Relaxed), 0);
+    }
+
+    /// Dormant processes once filled what they had mapped while the others were using all of the budget.
+    #[test]
+    fn what_dormant_processes_may_fill_is_left_free() {
+        const PROMISED: i64 = 100_000;
+        let mut ledger = tree();
+        let pool = *ledger.pool();
+        let header = pool.header();
+        header.supervisor.store(sys::getpid(), Ordering::Relaxed);
+        header.budget.store(10 * PROMISED, Ordering::Relaxed);
+        let entry = &pool.processes()[take_entry(&pool, entry_state::LIVE).unwrap()];
+        entry.pid.store(1, Ordering::Relaxed);
+        let limit = |ledger: &mut Ledger| {
+            ledger.tick();
+            header.limit.load(Ordering::Relaxed)
+        };
+        let before = limit(&mut ledger);
+        header.lower_limit(PROMISED);
+        assert_eq!(header.limit.load(Ordering::Relaxed), before - PROMISED, "at once");
+        entry
+            .committed
+            .store(PROMISED * PAGE_SIZE as i64, Ordering::Relaxed);
+        let dormant = limit(&mut ledger);
+        entry.active.store(1, Ordering::Relaxed);
+        let active = limit(&mut ledger);
+        let promised = active - dormant;
+        assert!(
+            promised > PROMISED / 2 && promised <= PROMISED,
+            "{promised} pages were kept free"
+        );
     }
 
     /// A new image gave the old entry up and another process took it while the supervisor looked at the old life.

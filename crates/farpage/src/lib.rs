@@ -9,7 +9,9 @@
 
 pub mod activate;
 pub mod advice;
+pub mod aio;
 pub mod areas;
+mod bits;
 pub mod check;
 pub mod cleanup;
 pub mod control;
@@ -19,6 +21,10 @@ pub mod fault;
 pub mod filter;
 pub mod fork;
 pub mod gate;
+pub mod huge;
+pub mod huge_advice;
+pub mod huge_out;
+pub mod huge_places;
 pub mod join;
 #[cfg(feature = "kill-points")]
 pub mod kill;
@@ -31,10 +37,13 @@ pub mod prefetch;
 pub mod queue;
 pub mod readahead;
 pub mod reclaim;
+mod reclaim_calls;
 pub mod recount;
 pub mod relocate;
 pub mod remote;
+pub mod request;
 pub mod residency;
+pub mod runs;
 pub mod sigmask;
 pub mod signals;
 pub mod slot_batch;

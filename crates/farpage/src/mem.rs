@@ -18,6 +18,7 @@ use crate::cow;
 use crate::fault;
 use crate::fork;
 use crate::gate::Alone;
+use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES, is_managed};
 use crate::sys::{self, Errno};
@@ -141,6 +142,16 @@ pub fn room_for(mm: &Mm, len: u64) -> bool {
 pub fn grow(mm: &Mm, bytes: u64) {
     commit(mm, bytes as i64);
     activate::on_growth(mm);
+    if !mm.is_active() {
+        promise(mm, bytes);
+    }
+}
+
+/// A process that stays dormant is not asked when it fills what it has mapped: the rest of the tree makes room for that now.
+fn promise(mm: &Mm, bytes: u64) {
+    let pages = bytes.div_ceil(PAGE) as i64;
+    mm.header().promises.fetch_add(pages, Ordering::SeqCst);
+    mm.header().lower_limit(pages);
 }
 
 /// Counts memory that became (or ceased to be) writable; the sum decides when processes become active.
@@ -269,6 +280,7 @@ pub fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
 /// As [`discard`], for pages that are unmapped: pins (locks, pages kept for good) go with the mapping.
 fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     fork::forget_advice(lo, hi);
+    huge_advice::forget(lo, hi);
     if mm.is_active() {
         drop_states(mm, lo, hi, true);
     }

@@ -19,12 +19,15 @@ use farpage_core::zpool::ZpoolHints;
 use lz4_flex::block::CompressTable;
 
 use crate::gate::{Gate, Spin};
+use crate::huge_places::Places;
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry};
 use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
 use crate::readahead::Readahead;
 use crate::reclaim::Frames;
+use crate::request::Lists;
 use crate::slot_caches::SlotCaches;
+use crate::store::Writes;
 use crate::sys::{self, Errno};
 use crate::uffd::Uffd;
 
@@ -35,6 +38,8 @@ const CONTEXTS: usize = 32;
 /// A work area takes up to 300 KiB: one per so many pages of the budget, and at least so many.
 const CONTEXT_BUDGET: i64 = 2048;
 const CONTEXTS_MIN: i64 = 6;
+/// In a budget of so many pages at most (16 MiB), what a work area was filled with is returned after use.
+const TIGHT_BUDGET: i64 = 4096;
 /// Pages that one turn of swap-in looks at: what it brings in lies among them.
 pub const SPAN: usize = 64;
 const RANGES_MAX: usize = 65_536;
@@ -51,7 +56,10 @@ pub mod fd {
     pub const UFFD: i32 = 1;
     pub const LIBRARY: i32 = 2;
     pub const AREAS: i32 = 3;
-    pub const COUNT: i32 = 12;
+    /// The process's own pagemap, where huge pages are on; the pool elsewhere.
+    pub const PAGEMAP: i32 = 11;
+    /// The last one always holds the pool (`trap::is_inherited`).
+    pub const COUNT: i32 = 13;
 }
 
 pub struct Mm {
@@ -65,6 +73,8 @@ pub struct Mm {
     contexts_free: AtomicU32,
     pub gate: Gate,
     pub frames: Frames,
+    /// Where huge pages are made, and where they wait.
+    pub places: Places,
     pub zhints: ZpoolHints,
     pub queue: Queue,
     /// Next window of pages the reclaim clock looks at.
@@ -106,6 +116,7 @@ static MM: Mm = Mm {
     contexts_free: AtomicU32::new(u32::MAX),
     gate: Gate::new(),
     frames: Frames::new(),
+    places: Places::new(),
     zhints: ZpoolHints::new(),
     queue: Queue::new(),
     hand: AtomicU64::new(0),
@@ -228,25 +239,32 @@ impl Mm {
             .pool()
             .map_states(self.fd(fd::POOL), self.owner() as usize, None)?;
         let chunks = sys::engine_memory(MANAGED_PAGES / CHUNK_PAGES * 4)?;
-        let contexts = sys::engine_memory((CONTEXTS * size_of::<Context>()) as u64)?;
-        let few = self.header().budget.load(Ordering::Relaxed) / CONTEXT_BUDGET;
-        let few = few.clamp(CONTEXTS_MIN, CONTEXTS as i64) as u32;
+        let contexts = sys::engine_memory((CONTEXTS * size_of::<WorkArea>()) as u64)?;
+        let few = self.work_areas();
         self.contexts_free
             .store((u32::MAX).checked_shr(32 - few).unwrap_or(0), Ordering::Relaxed);
-        for i in 0..CONTEXTS {
+        for i in 0..few as usize {
             // SAFETY: fresh memory for that many contexts, page-aligned; the table is written in place.
             unsafe {
-                let context = (contexts as *mut Context).add(i);
-                (&raw mut (*context).table).write(CompressTable::small());
+                let area = (contexts as *mut WorkArea).add(i);
+                (&raw mut (*area).context.table).write(CompressTable::small());
             }
         }
         self.frames.prepare()?;
+        self.places.prepare(self)?;
         self.queue
             .prepare(self.header().budget.load(Ordering::Relaxed).max(0) as u64)?;
         self.states.store(states, Ordering::Relaxed);
         self.chunks.store(chunks, Ordering::Relaxed);
         self.contexts.store(contexts, Ordering::Release);
         Ok(())
+    }
+
+    /// How many work areas a process of this tree has.
+    #[must_use]
+    pub fn work_areas(&self) -> u32 {
+        let few = self.header().budget.load(Ordering::Relaxed) / CONTEXT_BUDGET;
+        few.clamp(CONTEXTS_MIN, CONTEXTS as i64) as u32
     }
 
     /// After fork, in the child: the window on the parent's page states becomes one on the child's own.
@@ -269,7 +287,7 @@ impl Mm {
     }
 
     /// Per chunk: number of resident pages in the low bits, [`TOUCHED`] once any of its words was set, protection bits of
-    /// `cow` between. A page is counted before its word says resident.
+    /// `cow` and the credit of `huge` between. A page is counted before its word says resident.
     #[inline]
     #[must_use]
     pub fn chunk(&self, page: u64) -> &'static AtomicU32 {
@@ -280,6 +298,12 @@ impl Mm {
 
     /// Pages from `page` on became (n > 0), or pages of its chunk stopped being (n < 0) resident: chunk, process and tree counts.
     pub fn count_resident(&self, page: u64, n: i64) {
+        self.note_resident(page, n);
+        self.charge(n);
+    }
+
+    /// The same for pages that are charged already, or still.
+    pub fn note_resident(&self, page: u64, n: i64) {
         let chunk = self.chunk(page);
         chunk.fetch_add(n as u32, Ordering::Relaxed);
         chunk.fetch_or(TOUCHED, Ordering::Relaxed);
@@ -287,7 +311,6 @@ impl Mm {
             self.queue.loaded(page, n as u64);
         }
         self.entry().resident.fetch_add(n, Ordering::Relaxed);
-        self.charge(n);
     }
 
     /// Counts pages that came or, negative, went.
@@ -399,28 +422,56 @@ pub struct Context {
     /// Where pages are compressed to.
     pub out: [u8; 2 * PAGE_SIZE],
     pub table: CompressTable,
+    /// What is being written to files.
+    pub writes: Writes,
 }
 
-/// A context in use.
+/// What the holder of a context has: the context, and lists for what it brings in.
+#[repr(C, align(4096))]
+struct WorkArea {
+    context: Context,
+    lists: Lists,
+}
+
+/// A work area in use.
 pub struct ContextGuard(u32);
+
+impl ContextGuard {
+    fn area(&self) -> *mut WorkArea {
+        let areas = MM.contexts.load(Ordering::Relaxed) as *mut WorkArea;
+        // SAFETY: there are as many areas as bits that can be taken.
+        unsafe { areas.add(self.0 as usize) }
+    }
+
+    /// The context and the lists.
+    pub fn split(&mut self) -> (&mut Context, &mut Lists) {
+        // SAFETY: the bit was ours to take, so the area has no other user, and the guard is borrowed mutably.
+        let area = unsafe { &mut *self.area() };
+        (&mut area.context, &mut area.lists)
+    }
+}
 
 impl core::ops::Deref for ContextGuard {
     type Target = Context;
     fn deref(&self) -> &Context {
-        // SAFETY: the bit was ours to take, so the context has no other user.
-        unsafe { &*(MM.contexts.load(Ordering::Relaxed) as *const Context).add(self.0 as usize) }
+        // SAFETY: the bit was ours to take, so the area has no other user.
+        unsafe { &(*self.area()).context }
     }
 }
 
 impl core::ops::DerefMut for ContextGuard {
     fn deref_mut(&mut self) -> &mut Context {
-        // SAFETY: as for Deref, and the guard is borrowed mutably.
-        unsafe { &mut *(MM.contexts.load(Ordering::Relaxed) as *mut Context).add(self.0 as usize) }
+        self.split().0
     }
 }
 
 impl Drop for ContextGuard {
     fn drop(&mut self) {
+        if MM.header().budget.load(Ordering::Relaxed) <= TIGHT_BUDGET {
+            let bounce = self.bounce.as_ptr() as u64;
+            // SAFETY: nobody reads what is in a work area that is given back; fresh pages come in its place.
+            let _ = unsafe { sys::madvise(bounce, size_of_val(&self.bounce) as u64, libc::MADV_DONTNEED) };
+        }
         MM.contexts_free.fetch_or(1 << self.0, Ordering::Release);
         sys::futex_wake(&MM.contexts_free, 1, false);
     }

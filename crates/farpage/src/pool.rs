@@ -209,6 +209,8 @@ pub struct Header {
     pub charged: AtomicI64,
     /// Bytes of managed memory mapped for writing in the whole tree (an upper bound of what can become resident).
     pub committed: AtomicI64,
+    /// Pages that dormant processes ever mapped for writing: what the supervisor has not seen yet is in no sum of its.
+    pub promises: AtomicI64,
     pub unmanaged: AtomicI64,
     pub peak: AtomicI64,
     pub zpages_used: AtomicU64,
@@ -221,6 +223,9 @@ pub struct Header {
     pub start_ns: AtomicU64,
     /// Index of the readahead policy in `Policy::ALL`.
     pub readahead: AtomicU32,
+    /// Index of the setting in `Huge::ALL`, and of how huge pages come back in `SwapIn::ALL`.
+    pub huge: AtomicU32,
+    pub huge_swapin: AtomicU32,
     /// Slot caches are used while so many slots are free; 0: never.
     pub slot_cache_floor: AtomicU64,
     pub hits: Hits,
@@ -539,6 +544,18 @@ impl Header {
         self.zpool_pages() + (self.budget.load(Ordering::Relaxed) / 16).max(256)
     }
 
+    /// Takes pages off the limit until the supervisor sets it anew. With the supervisor gone nobody would raise it again.
+    pub fn lower_limit(&self, pages: i64) {
+        if !self.supervisor_lives() {
+            return;
+        }
+        let least = self.least_limit();
+        let lower = |limit: i64| Some((limit - pages).max(least.min(limit)));
+        let _ = self
+            .limit
+            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, lower);
+    }
+
     /// Whether somebody looks at the tree now and then.
     pub fn supervisor_lives(&self) -> bool {
         let pid = self.supervisor.load(Ordering::Relaxed);
@@ -559,15 +576,35 @@ impl Header {
     }
 
     /// Pages that could still be stored somewhere if every program touched all it has: free RAM, free compressed
-    /// storage counted at ratio 1, free blocks of every area.
+    /// storage at the ratio that pages have had so far, free blocks of every area.
     pub fn room(&self) -> i64 {
-        let areas: i64 = self
-            .area
+        let zpages = self.zpages_limit.load(Ordering::Relaxed) as i64
+            - self.zpages_used.load(Ordering::Relaxed) as i64;
+        let compressed = zpages.max(0) * (ZPAGE_BYTES / PAGE_SIZE) as i64;
+        // Compressed storage is RAM, and counted as that already.
+        self.free_blocks() - self.excess(0) + compressed * (self.compression_permille() - 1000) / 1000
+    }
+
+    /// Free blocks of every area.
+    pub fn free_blocks(&self) -> i64 {
+        self.area
             .iter()
             .filter(|a| a.open.load(Ordering::Relaxed) != 0)
             .map(|a| a.blocks.load(Ordering::Relaxed) as i64 - a.used.load(Ordering::Relaxed))
-            .sum();
-        areas - self.excess(0)
+            .sum()
+    }
+
+    /// Bytes in for a thousand out of the compressed tier, pages that were not worth it included; twice as many as long as that
+    /// is known of few pages.
+    fn compression_permille(&self) -> i64 {
+        const UNKNOWN: i64 = 2000;
+        let count = |counter: Counter| self.counters[counter as usize].load(Ordering::Relaxed) as i64;
+        let rejected = count(Counter::RejectCompressPoor) * PAGE_SIZE as i64;
+        let bytes_in = count(Counter::CompressedBytesIn) + rejected;
+        if bytes_in < self.budget.load(Ordering::Relaxed) / 16 * PAGE_SIZE as i64 {
+            return UNKNOWN;
+        }
+        (bytes_in * 1000 / (count(Counter::CompressedBytesOut) + rejected).max(1)).max(1000)
     }
 }
 

@@ -1,36 +1,28 @@
-//! The prefetch thread: reads what a stream will touch while the program works on what it has.
+//! The prefetch threads: they read what a stream will touch while the program works on what it has.
 //!
-//! A fault that finds a stream leaves a request here and goes on; the thread, started by the reclaimer with the first request, brings the
-//! pages in a span at a time. A page under way is locked, so a touch of it waits for that span only. Requests are
-//! hints: when the ring is full the oldest is forgotten, and nothing depends on one being served.
+//! A fault that finds a stream leaves a request here and goes on. Each thread takes what one read brings in off the oldest
+//! request, so that several reads of a window are in flight, and a page under way is locked, so a touch of it waits for that read
+//! only. Threads are started by the reclaimer, one more whenever there is something to read and none of them is free.
+//! Requests are hints: when the ring is full the oldest is forgotten, and nothing depends on one being served.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use farpage_core::kill_point;
-use farpage_core::readahead::{Direction, Window};
 
+use crate::aio::Aio;
 use crate::gate::Spin;
 use crate::mm::{Mm, SPAN, mm};
-use crate::reclaim::{bits, mask};
+use crate::request::{Lists, Request, Which};
 use crate::swapin;
 use crate::sys;
 use crate::thread;
 
 const REQUESTS: usize = 8;
-/// States of the thread.
-const NONE: u32 = 0;
-const WANTED: u32 = 1;
-const RUNNING: u32 = 2;
-/// How long the thread sleeps when nobody asks, in microseconds.
+/// Most threads of a process, and how many work areas there are for each.
+const THREADS_MAX: u32 = 4;
+const AREAS_EACH: u32 = 6;
+/// How long a thread sleeps when nobody asks, in microseconds.
 const NAP_US: u64 = 10_000_000;
-
-/// What is left to fetch of a window.
-#[derive(Clone, Copy, Default)]
-pub struct Request {
-    window: Option<Window>,
-    /// Steps of the window, in order of use, that have been taken off.
-    taken: u32,
-}
 
 struct Ring {
     requests: [Request; REQUESTS],
@@ -40,57 +32,12 @@ struct Ring {
 
 /// Requests of one process. The ring is touched only with the gate held, so a forked child finds it unlocked.
 pub struct Prefetcher {
-    state: AtomicU32,
-    seq: AtomicU32,
+    /// Threads that run, and that shall.
+    running: AtomicU32,
+    wanted: AtomicU32,
     asleep: AtomicU32,
+    seq: AtomicU32,
     ring: Spin<Ring>,
-}
-
-impl Request {
-    #[must_use]
-    pub const fn new(window: Window) -> Request {
-        Request {
-            window: Some(window),
-            taken: 0,
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        self.window.is_none_or(|window| self.taken >= window.len)
-    }
-
-    /// Takes the next pages off, at most `most` of them within a span: the span's first page, and a bit per page wanted.
-    pub fn next_span(&mut self, most: u32) -> Option<(u64, u64)> {
-        const SPAN_PAGES: u64 = SPAN as u64;
-        if self.is_done() {
-            return None;
-        }
-        let window = self.window?;
-        let first = window.step(self.taken);
-        let start = match window.direction {
-            Direction::Backward => (first.end() + 1).saturating_sub(SPAN_PAGES),
-            Direction::Forward | Direction::Around => *first.start(),
-        };
-        let mut wanted = 0u64;
-        while self.taken < window.len && wanted.count_ones() < most {
-            let (from, to) = window.step(self.taken).into_inner();
-            if from < start || to - start >= SPAN_PAGES {
-                break;
-            }
-            wanted |= mask(to - from + 1) << (from - start);
-            self.taken += 1;
-        }
-        Some((start, wanted))
-    }
-
-    /// The place of the window's marker among the `fetched` ones of the span that was taken off last, or of the one that
-    /// stands for it because it was not to be had; given out once.
-    pub fn take_marker(&mut self, start: u64, fetched: u64) -> Option<u64> {
-        let window = self.window.as_mut()?;
-        let page = window.marker_in(bits(fetched).map(|place| start + place))?;
-        window.marker = None;
-        Some(page - start)
-    }
 }
 
 impl Default for Prefetcher {
@@ -102,26 +49,24 @@ impl Default for Prefetcher {
 impl Prefetcher {
     #[must_use]
     pub const fn new() -> Prefetcher {
-        let none = Request {
-            window: None,
-            taken: 0,
-        };
         Prefetcher {
-            state: AtomicU32::new(NONE),
-            seq: AtomicU32::new(0),
+            running: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
+            seq: AtomicU32::new(0),
             ring: Spin::new(Ring {
-                requests: [none; REQUESTS],
+                requests: [const { Request::none() }; REQUESTS],
                 head: 0,
                 len: 0,
             }),
         }
     }
 
-    /// In a forked child: the thread is not here.
+    /// In a forked child: the threads are not here.
     pub fn forget(&self) {
-        self.state.store(NONE, Ordering::Relaxed);
-        self.asleep.store(0, Ordering::Relaxed);
+        for count in [&self.running, &self.wanted, &self.asleep] {
+            count.store(0, Ordering::Relaxed);
+        }
         self.ring.lock().len = 0;
     }
 
@@ -136,71 +81,99 @@ impl Prefetcher {
         ring.len += 1;
     }
 
-    fn pop(&self) -> Option<Request> {
+    /// Takes next pages of the oldest request; whether more is left. None: nothing is asked for.
+    fn take(&self, mm: &Mm, which: Which, lists: &mut Lists) -> Option<bool> {
         let mut ring = self.ring.lock();
-        ring.len = ring.len.checked_sub(1)?;
-        let request = ring.requests[ring.head];
-        ring.head = (ring.head + 1) % REQUESTS;
-        Some(request)
+        while ring.len > 0 {
+            let head = ring.head;
+            let took = ring.requests[head].take(mm, SPAN, which, lists);
+            if ring.requests[head].is_done() {
+                ring.head = (head + 1) % REQUESTS;
+                ring.len -= 1;
+            }
+            if took {
+                return Some(ring.len > 0);
+            }
+        }
+        None
     }
 }
 
 /// Leaves a request, if it asks for anything. The gate is held shared.
-pub fn ask(mm: &Mm, request: Request) {
-    if request.is_done() {
-        return;
-    }
-    let own = &mm.prefetcher;
-    own.push(request);
-    own.seq.fetch_add(1, Ordering::SeqCst);
-    if own.state.load(Ordering::Relaxed) == NONE {
-        // Not started from here: a fault may lie inside a fork window, where this thread's system calls are dispatched.
-        own.state.store(WANTED, Ordering::Relaxed);
-        mm.header().ask_to_reclaim();
-    } else if own.asleep.load(Ordering::SeqCst) != 0 {
-        sys::futex_wake(&own.seq, 1, false);
+pub fn ask(mm: &Mm, request: &Request) {
+    if !request.is_done() {
+        mm.prefetcher.push(*request);
+        call_one(mm);
     }
 }
 
-/// Starts the thread if it is wanted; called by the reclaimer thread.
+/// Wakes a thread that sleeps, or has one more started if none does.
+fn call_one(mm: &Mm) {
+    let own = &mm.prefetcher;
+    own.seq.fetch_add(1, Ordering::SeqCst);
+    if own.asleep.load(Ordering::SeqCst) != 0 {
+        sys::futex_wake(&own.seq, 1, false);
+        return;
+    }
+    let running = own.running.load(Ordering::Relaxed);
+    // Without files there are no reads to be in flight: more threads would only come before those that work.
+    let has_files = mm.header().areas.load(Ordering::Relaxed) > 0;
+    let most = (mm.work_areas() / AREAS_EACH).clamp(1, if has_files { THREADS_MAX } else { 1 });
+    let one_more = || {
+        own.wanted
+            .compare_exchange(running, running + 1, Ordering::Relaxed, Ordering::Relaxed)
+    };
+    if running < most && one_more().is_ok() {
+        // Not started from here: a fault may lie inside a fork window, where this thread's system calls are dispatched.
+        mm.header().ask_to_reclaim();
+    }
+}
+
+/// How many threads there are, at least 1.
+pub fn running(mm: &Mm) -> i64 {
+    i64::from(mm.prefetcher.running.load(Ordering::Relaxed).max(1))
+}
+
+/// Starts the threads that are wanted; called by the reclaimer thread.
 pub fn start_wanted(mm: &Mm) {
     let own = &mm.prefetcher;
-    let wanted = own
-        .state
-        .compare_exchange(WANTED, RUNNING, Ordering::Relaxed, Ordering::Relaxed);
-    if wanted.is_ok() && thread::spawn(prefetch_main).is_err() {
-        own.state.store(NONE, Ordering::Relaxed);
+    let running = own.running.load(Ordering::Relaxed);
+    if own.wanted.load(Ordering::Relaxed) > running {
+        // Before it runs: who finds none asleep then does not ask for another one at once.
+        own.running.store(running + 1, Ordering::Relaxed);
+        if thread::spawn(prefetch_main).is_err() {
+            own.running.store(running, Ordering::Relaxed);
+            own.wanted.store(running, Ordering::Relaxed);
+        }
     }
 }
 
 extern "C" fn prefetch_main() -> ! {
     let mm = mm();
     let own = &mm.prefetcher;
+    let (mut aio, mut lists) = (Aio::new(), Lists::default());
     loop {
         let seq = own.seq.load(Ordering::SeqCst);
-        if serve_next(mm) {
+        if serve_next(mm, aio.as_mut(), &mut lists) {
             continue;
         }
-        own.asleep.store(1, Ordering::SeqCst);
+        own.asleep.fetch_add(1, Ordering::SeqCst);
         sys::futex_wait(&own.seq, seq, false, NAP_US);
-        own.asleep.store(0, Ordering::SeqCst);
+        own.asleep.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Serves the oldest request to its end, letting those in who want the memory alone between its spans.
-fn serve_next(mm: &Mm) -> bool {
-    let mut request = {
-        let _inside = mm.gate.shared();
-        match mm.prefetcher.pop() {
-            Some(request) => request,
-            None => return false,
-        }
+/// Brings in what can be in flight at once; those who want the memory alone get in between. False: nothing is asked for.
+fn serve_next(mm: &Mm, aio: Option<&mut Aio>, lists: &mut Lists) -> bool {
+    let _inside = mm.gate.shared();
+    let which = if aio.is_some() { Which::All } else { Which::Read };
+    let Some(is_more) = mm.prefetcher.take(mm, which, lists) else {
+        return false;
     };
     kill_point!("prefetch-popped");
-    loop {
-        let _inside = mm.gate.shared();
-        if !swapin::serve(mm, &mut request) {
-            return true;
-        }
+    if is_more {
+        call_one(mm);
     }
+    swapin::bring(mm, lists, aio);
+    true
 }

@@ -10,22 +10,36 @@
 //!
 //! Everything here runs with the gate held shared and signals blocked.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
 
+use crate::bits::{bits, mask};
 use crate::cow;
 use crate::gate::Spin;
+use crate::huge_out::{self, Turn};
+use crate::huge_places::{HUGE_LEN, PLACES};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
 use crate::queue;
-use crate::store;
+pub use crate::reclaim_calls::presence;
+use crate::reclaim_calls::{copy_out, drop_frames, populate_write};
+use crate::store::{self, Occupied, WRITE_MAX};
 use crate::sys::{self, Errno};
+use crate::thread;
+
+mod page_out;
+pub use page_out::page_out;
 
 /// Frames per block, pages per window of the clock: one bit each in a word.
 pub const BLOCK: u64 = queue::WINDOW;
 const BLOCKS: usize = 512;
+/// Ids in the FIFO from here on are huge places: eight blocks' worth of frames each, behind those of the blocks.
+pub const FIRST_PLACE: u64 = BLOCKS as u64;
+const IDS: usize = BLOCKS + PLACES;
+/// Most blocks stored together.
+const STORED_MAX: usize = 64;
 /// Bytes of the read-only zero pages that fresh memory is copied from.
 const ZEROS_LEN: u64 = 64 * PAGE;
 
@@ -41,7 +55,7 @@ struct Block {
 struct Lists {
     free: [u16; BLOCKS],
     free_len: usize,
-    fifo: [u16; BLOCKS],
+    fifo: [u16; IDS],
     fifo_head: usize,
     fifo_len: usize,
 }
@@ -51,6 +65,8 @@ pub struct Frames {
     staging: AtomicU64,
     zeros: AtomicU64,
     blocks: [Block; BLOCKS],
+    /// Pages in blocks that are being stored: counted as frames still.
+    storing: AtomicU64,
     lists: Spin<Lists>,
 }
 
@@ -72,10 +88,11 @@ impl Frames {
                     sampled: AtomicU64::new(0),
                 }
             }; BLOCKS],
+            storing: AtomicU64::new(0),
             lists: Spin::new(Lists {
                 free: [0; BLOCKS],
                 free_len: 0,
-                fifo: [0; BLOCKS],
+                fifo: [0; IDS],
                 fifo_head: 0,
                 fifo_len: 0,
             }),
@@ -84,8 +101,9 @@ impl Frames {
 
     /// Maps the staging area; all blocks are free.
     pub fn prepare(&self) -> Result<(), Errno> {
+        let memory = sys::engine_memory(STAGING_LEN + HUGE_LEN)?;
         self.staging
-            .store(sys::engine_memory(STAGING_LEN)?, Ordering::Relaxed);
+            .store(memory.next_multiple_of(HUGE_LEN), Ordering::Relaxed);
         self.zeros
             .store(sys::engine_memory(ZEROS_LEN)?, Ordering::Relaxed);
         let mut lists = self.lists.lock();
@@ -112,8 +130,8 @@ impl Frames {
 
     /// Whether the frame holds a page of the readahead sample.
     pub fn is_sample(&self, frame: u64) -> bool {
-        let block = &self.blocks[(frame / BLOCK) as usize % BLOCKS];
-        block.sampled.load(Ordering::Relaxed) >> (frame % BLOCK) & 1 == 1
+        let block = self.blocks.get((frame / BLOCK) as usize);
+        block.is_some_and(|block| block.sampled.load(Ordering::Relaxed) >> (frame % BLOCK) & 1 == 1)
     }
 
     fn take_free(&self) -> Option<u64> {
@@ -129,32 +147,65 @@ impl Frames {
         lists.free_len += 1;
     }
 
-    fn push(&self, block: u64) {
+    /// Puts a block or a huge place at the FIFO's end.
+    pub fn push(&self, block: u64) {
         let mut lists = self.lists.lock();
-        let at = (lists.fifo_head + lists.fifo_len) % BLOCKS;
+        let at = (lists.fifo_head + lists.fifo_len) % IDS;
         lists.fifo[at] = block as u16;
         lists.fifo_len += 1;
     }
 
-    fn pop_oldest(&self) -> Option<u64> {
+    fn pop_oldest(&self) -> Option<u16> {
         let mut lists = self.lists.lock();
         lists.fifo_len = lists.fifo_len.checked_sub(1)?;
         let block = lists.fifo[lists.fifo_head];
-        lists.fifo_head = (lists.fifo_head + 1) % BLOCKS;
-        Some(u64::from(block))
+        lists.fifo_head = (lists.fifo_head + 1) % IDS;
+        Some(block)
+    }
+
+    /// Takes a block or a place out of the FIFO, wherever it is there: whoever has taken it off may empty it. False: somebody
+    /// else has.
+    pub fn withdraw(&self, block: u64) -> bool {
+        let mut lists = self.lists.lock();
+        let (head, len) = (lists.fifo_head, lists.fifo_len);
+        let Some(at) = (0..len).find(|at| u64::from(lists.fifo[(head + at) % IDS]) == block) else {
+            return false;
+        };
+        for at in at + 1..len {
+            lists.fifo[(head + at - 1) % IDS] = lists.fifo[(head + at) % IDS];
+        }
+        lists.fifo_len -= 1;
+        true
+    }
+
+    /// What a block holds that the caller has taken from the FIFO.
+    fn filled(&self, block: u16) -> Occupied {
+        let info = &self.blocks[usize::from(block)];
+        Occupied {
+            base: info.base_page.load(Ordering::Relaxed),
+            block: u64::from(block),
+            filled: info.filled.load(Ordering::Relaxed),
+        }
     }
 }
 
-const STAGING_LEN: u64 = BLOCKS as u64 * BLOCK * PAGE;
+const STAGING_LEN: u64 = BLOCKS as u64 * BLOCK * PAGE + PLACES as u64 * HUGE_LEN;
 
 /// When this process last gave up waiting for room.
 static OVERRUN_NS: AtomicU64 = AtomicU64::new(0);
+/// Pages that it then takes without waiting again, if all swap is full: nobody makes room for them.
+static OVERRUN_LEFT: AtomicI64 = AtomicI64::new(0);
+const OVERRUN_BATCH: i64 = 64;
 
 /// Waits, reclaiming, until `pages` more may be charged. Returns in any case: a tree that can't get below its limit
 /// (all swap full, others stopped) overruns it rather than hang, and says so in `limit_overrun`.
 pub fn ensure_room(mm: &Mm, pages: i64) {
     let header = mm.header();
     if header.excess(pages) <= 0 {
+        return;
+    }
+    if OVERRUN_LEFT.load(Ordering::Relaxed) >= pages && header.free_blocks() <= 0 {
+        OVERRUN_LEFT.fetch_sub(pages, Ordering::Relaxed);
         return;
     }
     let start = sys::now_ns();
@@ -175,6 +226,7 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
         if idle > patience {
             header.count(Counter::LimitOverrun, 1);
             OVERRUN_NS.store(sys::now_ns(), Ordering::Relaxed);
+            OVERRUN_LEFT.store(OVERRUN_BATCH, Ordering::Relaxed);
             break;
         }
         header.ask_to_reclaim();
@@ -189,9 +241,9 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
     let mut freed = 0;
     let mut progress = 0;
     while freed < pages as u64 {
-        let moved = evict_window(mm);
+        let moved = evict_windows(mm, pages as u64 - freed);
         let stored = if moved == 0 {
-            store_oldest(mm)
+            store_oldest(mm, BLOCK)
         } else {
             store_surplus(mm)
         };
@@ -204,12 +256,34 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
     progress
 }
 
+/// Moves about `pages` pages out, of several windows where the headroom is large, and at most 256 at once: what fork shares is
+/// copied to be moved, and only storing it frees anything; how many. Windows with few pages that can go are many small blocks of frames, to be
+/// stored together.
+fn evict_windows(mm: &Mm, pages: u64) -> u64 {
+    let most = thread::spare(mm).clamp(1, WRITE_MAX as i64) as u64;
+    let mut moved = 0;
+    while moved < pages.min(most) {
+        let more = evict_window(mm);
+        moved += more;
+        if more == 0 {
+            break;
+        }
+    }
+    moved
+}
+
 /// Stores the oldest blocks until the swap cache holds no more than its share; how many frames were given back. Blocks are of
 /// all sizes: one for one, small ones stored for large ones filled, the cache would grow over everything.
 fn store_surplus(mm: &Mm) -> u64 {
     let mut stored = 0;
-    while mm.entry().frames.load(Ordering::Relaxed) / BLOCK as i64 > cache_target(mm) {
-        let done = store_oldest(mm);
+    loop {
+        let waiting =
+            mm.entry().frames.load(Ordering::Relaxed) - mm.frames.storing.load(Ordering::Relaxed) as i64;
+        let surplus = waiting - cache_target(mm) * BLOCK as i64;
+        if surplus < BLOCK as i64 {
+            break;
+        }
+        let done = store_oldest(mm, surplus as u64);
         stored += done;
         if done == 0 {
             break;
@@ -253,6 +327,17 @@ fn evict_oldest(mm: &Mm, block: u64) -> u64 {
         if mm.chunk(base).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
             continue;
         }
+        match huge_out::evict(mm, base) {
+            Turn::Moved(count) => {
+                mm.frames.give_free(block);
+                return count;
+            }
+            Turn::Spared => {
+                mm.queue.enqueue(window);
+                continue;
+            }
+            Turn::Small => {}
+        }
         let moved = evict_from(mm, base, block);
         if (base..base + BLOCK).any(|page| mm.load(page).kind() == Kind::Resident) {
             // Pinned, or brought back a moment ago.
@@ -278,6 +363,14 @@ fn evict_swept(mm: &Mm, block: u64) -> u64 {
             mm.hand.fetch_add(skip, Ordering::Relaxed);
             looked += skip;
             continue;
+        }
+        match huge_out::evict(mm, page) {
+            Turn::Moved(count) => {
+                mm.frames.give_free(block);
+                return count;
+            }
+            Turn::Spared => continue,
+            Turn::Small => {}
         }
         let moved = evict_from(mm, page, block);
         if moved > 0 {
@@ -511,22 +604,36 @@ fn hold_in_window(mm: &Mm, page: u64, pages: u64, from: u64, sampled: u64) -> u6
     held
 }
 
-/// Stores the oldest block and returns its memory; the number of frames given back.
-fn store_oldest(mm: &Mm) -> u64 {
-    let Some(block) = mm.frames.pop_oldest() else {
-        return 0;
-    };
-    let info = &mm.frames.blocks[block as usize];
-    let (base, filled) = (
-        info.base_page.load(Ordering::Relaxed),
-        info.filled.load(Ordering::Relaxed),
-    );
-    store::store_frames(mm, base, block, filled);
-    release_block(mm, base, block, filled)
+/// Stores the oldest blocks, of about `pages` pages and at most [`WRITE_MAX`] together, and returns their memory; the number of
+/// frames given back.
+fn store_oldest(mm: &Mm, pages: u64) -> u64 {
+    let mut blocks = [0u16; STORED_MAX];
+    let (mut len, mut count, mut place) = (0, 0, None);
+    while len < STORED_MAX && count < pages.min(WRITE_MAX as u64) {
+        let Some(block) = mm.frames.pop_oldest() else {
+            break;
+        };
+        place = u64::from(block).checked_sub(FIRST_PLACE);
+        if place.is_some() {
+            break;
+        }
+        count += u64::from(mm.frames.filled(block).filled.count_ones());
+        blocks[len] = block;
+        len += 1;
+    }
+    let mut stored = 0;
+    if len > 0 {
+        let blocks = blocks[..len].iter().map(|block| mm.frames.filled(*block));
+        mm.frames.storing.fetch_add(count, Ordering::Relaxed);
+        store::store_frames(mm, blocks.clone());
+        stored = blocks.map(|block| release_block(mm, block)).sum();
+        mm.frames.storing.fetch_sub(count, Ordering::Relaxed);
+    }
+    stored + place.map_or(0, |place| huge_out::store(mm, place))
 }
 
 /// Returns the memory of a stored block. Frames whose page could not be stored stay, in a block at the FIFO's end.
-fn release_block(mm: &Mm, base: u64, block: u64, filled: u64) -> u64 {
+fn release_block(mm: &Mm, Occupied { base, block, filled }: Occupied) -> u64 {
     let mut kept = 0u64;
     for i in bits(filled) {
         // Locked or not: a locked word's page is being taken back from this very frame, perhaps by this very thread
@@ -556,111 +663,4 @@ fn release_block(mm: &Mm, base: u64, block: u64, filled: u64) -> u64 {
         mm.frames.push(block);
     }
     count as u64
-}
-
-/// The places of the bits that are set.
-pub fn bits(mask: u64) -> impl DoubleEndedIterator<Item = u64> {
-    (0..BLOCK).filter(move |i| mask >> i & 1 == 1)
-}
-
-/// The bits of the places.
-pub fn set(places: impl Iterator<Item = u64>) -> u64 {
-    places.fold(0, |bits, place| bits | 1 << place)
-}
-
-/// The first `len` bits.
-pub fn mask(len: u64) -> u64 {
-    if len >= 64 { u64::MAX } else { (1 << len) - 1 }
-}
-
-mod kernel {
-    //! # Safety
-    //! Addresses are pages whose words this thread has locked, or frames of a block it holds.
-    #![allow(unsafe_code)]
-    use super::*;
-
-    /// Bit i: page i from `addr` has memory (in RAM or in the host's own swap).
-    pub fn presence(addr: u64, pages: u64) -> u64 {
-        let mut vec = [0u8; 64];
-        // SAFETY: mincore only reads page tables and writes one byte a page into vec.
-        let result = unsafe {
-            sys::raw(
-                libc::SYS_mincore,
-                [addr, pages * PAGE, vec.as_mut_ptr() as u64, 0, 0, 0],
-            )
-        };
-        if result < 0 {
-            return 0;
-        }
-        vec.iter()
-            .enumerate()
-            .fold(0, |bits, (i, byte)| bits | u64::from(byte & 1) << i)
-    }
-
-    pub fn populate_write(addr: u64, len: u64) {
-        // SAFETY: breaks copy-on-write sharing of present pages; content is unchanged. Failure shows in the MOVE.
-        let _ = unsafe { sys::madvise(addr, len, libc::MADV_POPULATE_WRITE) };
-    }
-
-    pub fn drop_frames(addr: u64, len: u64) {
-        // SAFETY: no word names these frames any more.
-        let _ = unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) };
-    }
-
-    /// Copies a page that can't be moved (its mapping is read-only, so nobody writes it) and drops the original.
-    pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
-        let mut context = mm.context();
-        let to = [context.bounce[0].as_mut_ptr() as u64, PAGE];
-        let from = [src, PAGE];
-        // SAFETY: reads the page without a signal if it is unreadable (PROT_NONE: EFAULT, then it stays).
-        let copied = unsafe {
-            let iov = (to.as_ptr() as u64, from.as_ptr() as u64);
-            sys::raw(
-                libc::SYS_process_vm_readv,
-                [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0],
-            )
-        };
-        if copied != PAGE as i64 || writable(src) {
-            return false;
-        }
-        if mm.uffd().copy(dst, to[0], PAGE).error.is_some() {
-            return false;
-        }
-        // SAFETY: the page is copied, its word locked, and its mapping can change only with the gate held alone.
-        unsafe { sys::madvise(src, PAGE, libc::MADV_DONTNEED) }.is_ok()
-    }
-
-    /// Whether the program could write the page now: then a copy could miss a write.
-    fn writable(addr: u64) -> bool {
-        // SAFETY: POPULATE_WRITE of a present page changes no content; it fails with EFAULT in a read-only mapping.
-        unsafe { sys::madvise(addr, PAGE, libc::MADV_POPULATE_WRITE) }.is_ok()
-    }
-}
-pub use kernel::presence;
-use kernel::{copy_out, drop_frames, populate_write};
-
-/// MADV_PAGEOUT and COLD: moves what can be moved of pages `lo..hi` out, now.
-pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
-    for page in lo..hi {
-        let seen = mm.load(page);
-        if seen.young() && !seen.is_locked() {
-            let word = mm.word(page);
-            let _ = word.compare_exchange(
-                seen.raw(),
-                seen.with_young(false).raw(),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-        }
-    }
-    for window in lo.div_ceil(BLOCK)..hi / BLOCK {
-        if mm.chunk(window * BLOCK).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
-            continue;
-        }
-        let Some(block) = mm.frames.take_free() else { break };
-        if evict_from(mm, window * BLOCK, block) == 0 {
-            mm.frames.give_free(block);
-        }
-        store_surplus(mm);
-    }
 }

@@ -12,11 +12,11 @@ use farpage_core::stats::Counter;
 use farpage_core::swap_table::{Backing, SlotWord};
 use farpage_core::units::PAGE_SIZE;
 
-use crate::mm::{Context, Mm, PAGE, address, fd};
+use crate::mm::{Context, Mm, PAGE, fd};
 use crate::slot_batch::SlotBatch;
 use crate::swapoff::BATCH_MAX;
-use crate::sys::{self, Errno};
-use crate::{thread, tiers, writeback};
+use crate::sys;
+use crate::{fault, thread, tiers, writeback};
 
 /// Most blocks that a read spans without wanting them: less than a second read costs.
 pub const GAP_MAX: usize = 32;
@@ -252,33 +252,19 @@ impl Batch {
 
     /// Maps `count` pages from `first` on, which follow each other in memory; how many are there now.
     fn map(&mut self, mm: &Mm, first: usize, count: usize) -> usize {
-        let (mut done, mut step) = (0, count);
-        while done < count {
-            let at = first + done;
-            let pages = step.min(count - done);
-            let copied = mm
-                .uffd()
-                .copy(address(self.pages[at]), self.content(at), pages as u64 * PAGE);
-            let arrived = (copied.bytes / PAGE) as usize;
+        let (page, from) = (self.pages[first], self.content(first));
+        fault::install_run(mm, page, from, count, |places| {
+            let places = first + places.start..first + places.end;
             // The words are changed here: see tiers::leave.
-            let leaving = mm.entry().puts.begin();
-            for at in at..at + arrived {
+            let _leaving = mm.entry().puts.begin();
+            for at in places.clone() {
                 let page = self.pages[at];
                 mm.count_resident(page, 1);
                 mm.unlock(page, mm.load(page), PageState::resident());
                 self.set(at, State::Gone);
             }
-            put_all(mm, &self.slots[at..at + arrived]);
-            drop(leaving);
-            done += arrived;
-            match copied.error {
-                None | Some(Errno(libc::EAGAIN)) => {}
-                // The run may leave the mapping that holds its first page.
-                Some(Errno(libc::ENOENT)) if pages > 1 => step = 1,
-                Some(_) => break,
-            }
-        }
-        done
+            put_all(mm, &self.slots[places]);
+        })
     }
 
     /// Stores loaded pages in new slots; how many.
@@ -475,7 +461,7 @@ fn rename(mm: &Mm, page: u64, from: u32, to: u32) -> bool {
 }
 
 /// Gives up one reference to each slot, as `tiers::put`.
-fn put_all(mm: &Mm, slots: &[u32]) {
+pub fn put_all(mm: &Mm, slots: &[u32]) {
     const GROUP: usize = 64;
     let table = mm.pool().swap_table();
     for group in slots.chunks(GROUP) {

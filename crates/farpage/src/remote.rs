@@ -112,7 +112,7 @@ impl Side {
     }
 
     fn element(&self, index: u64) -> Option<[u64; 2]> {
-        trap::iov_element(self.array, index)
+        trap::pieces::iov_element(self.array, index)
     }
 
     /// Where the next byte goes and how many may follow it there; `None` at the end, or where the array is unreadable.

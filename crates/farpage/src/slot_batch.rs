@@ -87,7 +87,7 @@ impl SlotBatch {
 }
 
 /// Whether more than a quarter of the slots with a block is free.
-fn blocks_to_spare(mm: &Mm) -> bool {
+pub fn blocks_to_spare(mm: &Mm) -> bool {
     let states = mm.pool().device_states().iter();
     let with_file = mm
         .pool()

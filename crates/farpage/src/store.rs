@@ -1,4 +1,4 @@
-//! The frames of a block go to a tier.
+//! The frames of blocks go to a tier.
 //!
 //! Storing needs no lock: frames never change, so each page is compressed or written first and then its word exchanged from
 //! *cached(this frame)* to *swapped(slot)*; if the program took the page back meanwhile the exchange fails and the slot is
@@ -13,42 +13,85 @@ use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
 use farpage_core::swap_table::Backing;
 
+use crate::bits::bits;
 use crate::mm::{Context, Mm};
-use crate::reclaim::{BLOCK, bits, set};
+use crate::reclaim::BLOCK;
 use crate::slot_batch::SlotBatch;
+use crate::sys;
 use crate::tiers;
 
-/// Stores the pages of window `base` that are in the frames `filled` of `block`: zeros need no place, what compresses well
-/// goes to the zpool, the rest to a file.
-pub fn store_frames(mm: &Mm, base: u64, block: u64, filled: u64) {
+/// A block of frames and the window whose pages are in those that are `filled`.
+#[derive(Clone, Copy)]
+pub struct Occupied {
+    pub base: u64,
+    pub block: u64,
+    pub filled: u64,
+}
+
+impl Occupied {
+    /// Pages and the frames they are in.
+    pub fn pages(self) -> impl Iterator<Item = (u64, u64)> {
+        bits(self.filled).map(move |i| (self.base + i, self.block * BLOCK + i))
+    }
+}
+
+/// Most pages of one write: 1 MiB.
+pub const WRITE_MAX: usize = 256;
+
+/// A page on its way to a file: from its frame to its slot's block.
+#[derive(Clone, Copy)]
+pub struct Raw {
+    page: u64,
+    frame: u32,
+    slot: u32,
+}
+
+/// What one store writes: a list, and the same for the kernel.
+pub struct Writes {
+    raw: [Raw; WRITE_MAX],
+    pieces: [sys::Piece; WRITE_MAX],
+}
+
+/// Stores what is in the frames of `blocks`: zeros need no place, what compresses well goes to the zpool, the rest to a file.
+/// Slots are taken for all of them together, so that many small blocks make one large write.
+pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) {
     let mut batch = SlotBatch::default();
     let mut context = mm.context();
-    // Frames to be written to a file, and where.
-    let (mut raw, mut slots) = (0u64, [0u32; BLOCK as usize]);
-    for i in bits(filled) {
-        let frame = block * BLOCK + i;
-        if !holds(mm, base + i, frame) || store_zero(mm, base + i, frame) {
-            continue;
+    let mut left: usize = blocks
+        .clone()
+        .map(|block| block.filled.count_ones() as usize)
+        .sum();
+    let mut raw = 0;
+    for (page, frame) in blocks.flat_map(Occupied::pages) {
+        if holds(mm, page, frame)
+            && !store_zero(mm, page, frame)
+            && let Some(slot) = store_small(mm, (page, frame), left, &mut batch, &mut context)
+        {
+            if raw == WRITE_MAX {
+                store_raw(mm, &mut context.writes, raw);
+                raw = 0;
+            }
+            context.writes.raw[raw] = Raw {
+                page,
+                frame: frame as u32,
+                slot,
+            };
+            raw += 1;
         }
-        let left = (filled >> i).count_ones() as usize;
-        if let Some(slot) = store_small(mm, (base + i, frame), left, &mut batch, &mut context) {
-            raw |= 1 << i;
-            slots[i as usize] = slot;
-        }
+        left -= 1;
     }
-    drop(context);
     batch.finish(mm);
-    store_raw(mm, base, block, raw, &slots);
+    store_raw(mm, &mut context.writes, raw);
 }
 
 /// True while the page's content is in this frame and nobody is taking it back.
-fn holds(mm: &Mm, page: u64, frame: u64) -> bool {
+pub fn holds(mm: &Mm, page: u64, frame: u64) -> bool {
     let seen = mm.load(page);
     seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked()
 }
 
 /// True for a page of zeros, which needs no place.
-fn store_zero(mm: &Mm, page: u64, frame: u64) -> bool {
+pub fn store_zero(mm: &Mm, page: u64, frame: u64) -> bool {
     if !tiers::is_zero(mm.frames.address(frame)) {
         return false;
     }
@@ -94,7 +137,7 @@ fn store_small(
 
 /// The page is in `slot` from now on, unless the program took it back. The word names the slot before the slot counts
 /// the reference, so a process killed in between leaves a busy slot of its own and nothing else.
-fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
+pub fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
     if let Backing::Device { .. } = backing {
         tiers::count_blocks(mm, slot, 1);
     }
@@ -120,29 +163,27 @@ fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
     }
 }
 
-/// Writes the frames in `raw` to their slots' blocks, neighbouring slots with one write wherever the frames are.
-fn store_raw(mm: &Mm, base: u64, block: u64, raw: u64, slots: &[u32; BLOCK as usize]) {
-    let mut left = raw;
-    while left != 0 {
-        let first = slots[left.trailing_zeros() as usize];
+/// Writes the first `count` listed pages to their slots' blocks, neighbouring slots with one write wherever the frames are.
+fn store_raw(mm: &Mm, writes: &mut Writes, count: usize) {
+    let mut rest = &writes.raw[..count];
+    while let Some(first) = rest.first().map(|raw| raw.slot) {
         let place = tiers::place_of(mm.pool(), first);
-        let follows = |&(nth, i): &(u64, u64)| {
-            let there = tiers::place_of(mm.pool(), slots[i as usize]);
-            there == place.map(|(area, block)| (area, block + nth))
+        let follows = |&(nth, raw): &(u64, &Raw)| {
+            tiers::place_of(mm.pool(), raw.slot) == place.map(|(area, block)| (area, block + nth))
         };
-        let run = (0..).zip(bits(left)).take_while(follows);
-        let run = set(run.map(|(_, i)| i));
-        let frame = |i: u64| block * BLOCK + i;
-        if tiers::write_run(mm, bits(run).map(|i| mm.frames.address(frame(i))), first) {
+        let len = (0..).zip(rest).take_while(follows).count();
+        let (run, others) = rest.split_at(len);
+        let frames = run.iter().map(|raw| mm.frames.address(u64::from(raw.frame)));
+        if tiers::write_listed(mm, frames, first, &mut writes.pieces) {
             kill_point!("store-written");
-            for i in bits(run) {
-                let crc = tiers::checksum(mm.frames.address(frame(i)));
-                hand_over(mm, base + i, frame(i), slots[i as usize], Backing::Device { crc });
+            for raw in run {
+                let frame = u64::from(raw.frame);
+                let crc = tiers::checksum(mm.frames.address(frame));
+                hand_over(mm, raw.page, frame, raw.slot, Backing::Device { crc });
             }
         } else {
-            bits(run).for_each(|i| tiers::release(mm, &[slots[i as usize]]));
+            run.iter().for_each(|raw| tiers::release(mm, &[raw.slot]));
         }
-        // A slot without a block, which there should not be, is its own run.
-        left &= !(run | 1 << left.trailing_zeros());
+        rest = others;
     }
 }

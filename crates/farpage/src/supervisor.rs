@@ -16,8 +16,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use farpage_core::huge::{Huge, SwapIn};
 use farpage_core::readahead::Policy;
 use farpage_core::slot_cache::{FREE_MIN_PER_CPU, SlotPolicy};
+use farpage_core::stats::Counter;
 use farpage_core::units::{PAGE_SIZE, format_size};
 use farpage_core::zpool::ZPAGE_BYTES;
 
@@ -57,6 +59,8 @@ pub struct RunConfig {
     pub eager: bool,
     pub allow_io_uring: bool,
     pub readahead: Policy,
+    pub huge: Huge,
+    pub huge_swapin: SwapIn,
     pub slots: SlotPolicy,
     pub command: Vec<OsString>,
     /// The preload library's bytes.
@@ -158,6 +162,10 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     header
         .readahead
         .store(policy.unwrap_or_default() as u32, Ordering::Relaxed);
+    header.huge.store(config.huge as u32, Ordering::Relaxed);
+    header
+        .huge_swapin
+        .store(config.huge_swapin as u32, Ordering::Relaxed);
     for (index, area) in open.iter().enumerate() {
         tier_files::describe(&pool, index, area)
             .map_err(|e| format!("--swap {}: {e}; name another place", area.name))?;
@@ -302,6 +310,7 @@ fn watch(child: &mut Child, ledger: &mut Ledger, server: &mut Server, on_tick: &
     // SAFETY: opens a descriptor on our own child.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as i32, 0) } as i32;
     let mut next_second = sys::now_ns() + 1_000_000_000;
+    let mut overruns = Some(0);
     loop {
         let mut poll = libc::pollfd {
             fd: pidfd,
@@ -319,6 +328,7 @@ fn watch(child: &mut Child, ledger: &mut Ledger, server: &mut Server, on_tick: &
         }
         ledger.tick();
         server.tick();
+        tell_of_overrun(ledger.pool(), &mut overruns);
         if let Some(on_tick) = on_tick
             && sys::now_ns() >= next_second
         {
@@ -326,6 +336,20 @@ fn watch(child: &mut Child, ledger: &mut Ledger, server: &mut Server, on_tick: &
             on_tick(&Snapshot::of(ledger.pool()));
         }
     }
+}
+
+/// Says once that memory is needed for which there is no place. `overruns` were seen so far; `None`: it has been said.
+fn tell_of_overrun(pool: &Pool, overruns: &mut Option<u64>) {
+    let header = pool.header();
+    let now = header.counters[Counter::LimitOverrun as usize].load(Ordering::Relaxed);
+    if overruns.is_none_or(|before| before == now) || header.room() > 0 {
+        return;
+    }
+    *overruns = None;
+    sys::complain(&[
+        "farpage: all swap is full and the programs use more memory than the budget: add some with ",
+        "`farpage swapon DIRECTORY:SIZE`, or run with a larger --ram or --swap",
+    ]);
 }
 
 /// The command has ended but left daemons: a background process keeps their books until they end.

@@ -1,7 +1,7 @@
 //! Pages that come back from a tier, and which neighbours come with them.
 //!
 //! The readahead policy answers a miss with a window. The faulting thread brings in the missed page and what of the window
-//! lies close by, with one read where it lies in one run of a file; the prefetch thread brings in the rest. Pages of the
+//! one read brings in with it; the prefetch threads bring in the rest. Pages of the
 //! adaptive policy are mapped ahead of their touch, except the window's marker and a small sample, which wait in frames
 //! so that their first touch is seen. For the kernel's policies all of them wait in frames, as in the kernel.
 
@@ -12,23 +12,26 @@ use farpage_core::page_state::{Kind, PageState};
 use farpage_core::readahead::{Direction, Order, Policy, hits};
 use farpage_core::stats::{Counter, Source};
 
+use crate::aio::Aio;
+use crate::bits::{bits, mask, set};
 use crate::fault::{self, Filled, Outcome};
-use crate::mm::{Context, Mm, PAGE, SPAN, address};
-use crate::prefetch::{self, Request};
+use crate::huge;
+use crate::mm::{Context, Mm, SPAN, address};
+use crate::prefetch;
 use crate::readahead::{self, SAMPLE_ONE_IN, Touch};
-use crate::reclaim::{self, bits, mask, set};
-use crate::sys::Errno;
-use crate::tiers::{self, Blocks, LoadError, READ_MAX};
+use crate::reclaim;
+use crate::request::{Lists, Request, Which};
+use crate::runs::{GAP_BESIDE, GAP_MAX, Lies, Places};
+use crate::tiers::{self, Blocks, LoadError};
 
-/// Most pages read together with a missed page: more would let it wait.
-const NOW_MAX: u32 = 32;
-/// Distance in blocks of two wanted pages that one read spans: reading what lies between takes less than a second read.
-const GAP_MAX: u64 = 24;
+/// Of how many next pages of a window a fault looks for those to bring in with the missed one: more would let it wait.
+const NOW_MAX: usize = 32;
 
-/// Up to [`SPAN`] pages in a row, some of which are to be brought in: locked, with the slots they are in.
-pub struct Span {
-    start: u64,
-    slots: [u32; SPAN],
+/// Up to [`SPAN`] pages that are brought in, in the order of addresses: locked, with the slots they are in.
+pub struct Batch<'a> {
+    pages: &'a [u64],
+    slots: &'a mut [u32; SPAN],
+    places: &'a mut Places,
     /// Places whose page is locked by us.
     locked: u64,
     /// Places to be left in frames.
@@ -43,126 +46,149 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
     if !mm.try_lock(page, seen) {
         return None;
     }
-    let (mut span, ahead) = plan(mm, touch, seen);
+    let mut area = mm.context();
+    let (context, lists) = area.split();
+    let ahead = plan(mm, touch, seen, lists);
+    huge::keep_whole(mm, &mut lists.taken, Some(page));
+    let mut batch = Batch::lock(mm, lists, Some((page, seen)));
     kill_point!("swapin-locked");
-    prefetch::ask(mm, ahead);
-    let mut context = mm.context();
-    let at = (page - span.start) as usize;
-    let (source, loaded) = match span.load(mm, at, &mut context) {
+    prefetch::ask(mm, &ahead);
+    let at = batch.place_of(Some(page)).trailing_zeros() as usize;
+    let (source, loaded) = match batch.load(mm, at, context) {
         Ok(loaded) => loaded,
         Err(error) => tiers::refuse_page(error, address(page)),
     };
     kill_point!("swapin-loaded");
-    span.install(mm, loaded, Some(at), &context);
-    if span.locked & 1 << at != 0 {
+    batch.install(mm, loaded, Some(at), context);
+    if batch.locked & 1 << at != 0 {
         let outcome = fault::install(mm, page, context.bounce[at].as_ptr() as u64, seen);
         if outcome == Outcome::NotManaged {
-            span.locked &= !(1 << at);
-            span.unlock_rest(mm);
+            batch.locked &= !(1 << at);
+            batch.unlock_rest(mm);
             return Some(Err(outcome));
         }
-        span.arrived(mm, at);
+        batch.arrived(mm, at);
     }
     mm.header().count(Counter::Pgmajfault, 1);
-    span.bring_rest(mm, &mut context);
+    batch.bring_rest(mm, context);
     Some(Ok(source))
 }
 
-/// Brings in what is swapped of the request's next pages. False: nothing is left of it.
-pub fn serve(mm: &Mm, request: &mut Request) -> bool {
-    let Some((start, wanted)) = request.next_span(u32::MAX) else {
-        return false;
-    };
-    let swapped = |place: &u64| mm.load(start + place).kind() == Kind::Swapped;
-    let count = bits(wanted).filter(swapped).count();
-    if count == 0 {
-        return true;
+/// Brings in what is swapped of the pages taken.
+pub fn bring(mm: &Mm, lists: &mut Lists, aio: Option<&mut Aio>) {
+    if let Some(chunk) = huge::keep_whole(mm, &mut lists.taken, None) {
+        huge::fetch(mm, chunk, lists.taken.walk());
     }
-    // Before anything is locked: it may take a while.
-    reclaim::ensure_room(mm, count as i64);
-    let mut span = Span::lock(mm, start, wanted, None);
-    if span.locked != 0 {
-        span.choose_held(mm, request, None);
+    // Before anything is locked: it may take a while. For the other threads' batches too, that are read and not charged yet:
+    // together they would overrun the limit, and the swap cache would be emptied, with pages that were read ahead.
+    reclaim::ensure_room(mm, lists.taken.pages().len() as i64 * prefetch::running(mm));
+    let mut batch = Batch::lock(mm, lists, None);
+    if batch.locked != 0 {
         kill_point!("prefetch-locked");
         let mut context = mm.context();
-        span.bring_rest(mm, &mut context);
+        if let Some(aio) = aio {
+            batch.bring_at_once(mm, &mut context, aio);
+        }
+        batch.bring_rest(mm, &mut context);
     }
-    true
 }
 
-/// What to bring in for a miss of `page`, which the caller has locked: at once, and by the prefetch thread.
-fn plan(mm: &Mm, touch: Touch, seen: PageState) -> (Span, Request) {
+/// Takes what to bring in at once for a miss of `page`, which the caller has locked, it among it; the rest is for the prefetch
+/// threads.
+fn plan(mm: &Mm, touch: Touch, seen: PageState, lists: &mut Lists) -> Request {
     let page = touch.page;
     let window = readahead::miss(mm, touch, seen.slot());
-    let mut request = Request::new(window);
-    let (start, wanted) = if window.order == Order::Device {
-        near_on_device(
-            mm,
-            page,
-            seen.slot(),
-            window.first..window.first + u64::from(window.len),
-        )
-    } else if window.direction == Direction::Around {
-        // The page may lie anywhere in such a window; none is longer than a span.
-        let start = window.first.min(page);
-        let places = window.places().map(|page| page - start);
-        (start, set(places.filter(|place| *place < SPAN as u64)))
-    } else {
-        request.next_span(NOW_MAX).unwrap_or((page, 1))
-    };
-    if window.order == Order::Device || window.direction == Direction::Around {
-        request = Request::default();
+    if window.order == Order::Device {
+        let blocks = window.first..window.first + u64::from(window.len);
+        near_on_device(mm, page, seen.slot(), blocks, lists);
+        return Request::none();
     }
-    let mut span = Span::lock(mm, start, wanted, Some((page, seen)));
-    span.choose_held(mm, &mut request, Some(page));
-    (span, request)
+    let mut request = Request::new(window);
+    // The page may lie anywhere in such a window; none is longer than a span.
+    let most = if window.direction == Direction::Around {
+        SPAN
+    } else {
+        NOW_MAX
+    };
+    if !request.take(mm, most, Which::With(page, seen), lists) || !lists.taken.pages().contains(&page) {
+        lists.taken.fill([page].into_iter());
+    }
+    request
 }
 
-/// The pages around `page` that lie in `blocks` of the file it lies in. (The kernel would bring in whatever lies there;
+/// Takes the pages around `page` that lie in `blocks` of the file it lies in. (The kernel would bring in whatever lies there;
 /// which page of which process that is, is not known from the slot alone.)
-fn near_on_device(mm: &Mm, page: u64, slot: u32, blocks: Range<u64>) -> (u64, u64) {
+fn near_on_device(mm: &Mm, page: u64, slot: u32, blocks: Range<u64>, lists: &mut Lists) {
+    let area = tiers::block_of(mm, slot).map(|(area, _)| area);
+    let lies_there = |near: &u64| {
+        let state = mm.load(*near);
+        *near == page
+            || state.kind() == Kind::Swapped
+                && tiers::block_of(mm, state.slot())
+                    .is_some_and(|(a, block)| Some(a) == area && blocks.contains(&block))
+    };
     let start = page.saturating_sub(SPAN as u64 / 2);
-    let Some((area, _)) = tiers::block_of(mm, slot) else {
-        return (page, 1);
-    };
-    let lies_there = |place: &u64| {
-        let state = mm.load(start + place);
-        state.kind() == Kind::Swapped
-            && tiers::block_of(mm, state.slot())
-                .is_some_and(|(a, block)| a == area && blocks.contains(&block))
-    };
-    let wanted = set((0..SPAN as u64).filter(lies_there));
-    (start, wanted | 1 << (page - start))
+    lists.taken.fill((start..start + SPAN as u64).filter(lies_there));
 }
 
-impl Span {
-    /// Locks the swapped pages among the wanted ones; `held` is one that the caller has locked already.
-    fn lock(mm: &Mm, start: u64, wanted: u64, held: Option<(u64, PageState)>) -> Span {
-        let mut span = Span {
-            start,
-            slots: [0; SPAN],
+/// Where those of the `locked` pages lie that are in files.
+fn lies_in(mm: &Mm, slots: &[u32; SPAN], locked: u64) -> impl Iterator<Item = Lies> {
+    bits(locked).filter_map(move |place| {
+        let found = tiers::block_of(mm, slots[place as usize])?;
+        Some(Lies::new(found, place))
+    })
+}
+
+/// The read that brings in a run of at least one page, whose slots are `slots`, and the places it loads.
+fn read_of(slots: &[u32; SPAN], run: &[Lies]) -> (Blocks, u64) {
+    let mut blocks = Blocks::one(run[0].place(), 0, 0);
+    let mut loaded = 0;
+    for place in run {
+        let i = (place.block() - run[0].block()) as usize;
+        (blocks.slots[i], blocks.places[i]) = (slots[place.index()], place.index() as u8);
+        blocks.len = i + 1;
+        loaded |= 1 << place.index();
+    }
+    (blocks, loaded)
+}
+
+impl<'a> Batch<'a> {
+    /// Locks the swapped pages among those taken; `held` is one of them that the caller has locked already.
+    fn lock(mm: &Mm, lists: &'a mut Lists, held: Option<(u64, PageState)>) -> Batch<'a> {
+        let mut batch = Batch {
+            pages: lists.taken.pages(),
+            slots: &mut lists.slots,
+            places: &mut lists.places,
             locked: 0,
             held: 0,
             sampled: 0,
         };
-        for place in (0..SPAN).filter(|place| wanted >> place & 1 == 1) {
-            let page = start + place as u64;
+        for (place, &page) in batch.pages.iter().enumerate() {
             let state = match held {
                 Some((held, seen)) if held == page => Some(seen),
                 _ => Some(mm.load(page))
                     .filter(|s| s.kind() == Kind::Swapped && !s.is_locked() && mm.try_lock(page, *s)),
             };
             if let Some(state) = state {
-                span.slots[place] = state.slot();
-                span.locked |= 1 << place;
+                batch.slots[place] = state.slot();
+                batch.locked |= 1 << place;
             }
         }
-        span
+        batch.choose_held(mm, lists.taken.marker(), held.map(|(page, _)| page));
+        batch
+    }
+
+    /// A bit for the place of a page.
+    fn place_of(&self, page: Option<u64>) -> u64 {
+        set((0..)
+            .zip(self.pages)
+            .filter(|(_, held)| Some(**held) == page)
+            .map(|(place, _)| place))
     }
 
     /// Chooses what is left in frames: never the touched page.
-    fn choose_held(&mut self, mm: &Mm, request: &mut Request, touched: Option<u64>) {
-        let rest = self.locked & !touched.map_or(0, |page| 1 << (page - self.start));
+    fn choose_held(&mut self, mm: &Mm, marker: Option<u64>, touched: Option<u64>) {
+        let rest = self.locked & !self.place_of(touched);
         if rest == 0 {
             return;
         }
@@ -171,61 +197,43 @@ impl Span {
             return;
         }
         let number = mm.readahead.next_window();
-        let drawn = |place: &u64| hits::is_sampled(self.start + place, number, SAMPLE_ONE_IN);
-        self.sampled = set(bits(rest).filter(drawn));
-        self.held = self.sampled;
-        if let Some(marker) = request.take_marker(self.start, rest) {
-            self.held |= 1 << marker;
-            self.sampled &= !(1 << marker);
-        }
+        let drawn = |place: &u64| hits::is_sampled(self.pages[*place as usize], number, SAMPLE_ONE_IN);
+        let marker = self.place_of(marker) & rest;
+        self.sampled = set(bits(rest).filter(drawn)) & !marker;
+        self.held = self.sampled | marker;
     }
 
-    /// Loads the page at `at`, and with it pages of the span that lie beside it in the same file, in the same order: one
-    /// read. Returns where it came from and the places now loaded.
-    fn load(&self, mm: &Mm, at: usize, context: &mut Context) -> Result<(Source, u64), LoadError> {
-        if let Some(first) = tiers::block_of(mm, self.slots[at]) {
-            let (blocks, loaded) = self.gather(mm, at, first);
-            if loaded.count_ones() > 1 && tiers::load_blocks(mm, &blocks, context).is_ok() {
+    /// Loads the page at `at`, and with it all that one read brings in. Returns where it came from and the places now loaded.
+    fn load(&mut self, mm: &Mm, at: usize, context: &mut Context) -> Result<(Source, u64), LoadError> {
+        let lies = lies_in(mm, self.slots, self.locked);
+        self.places.fill(lies);
+        let run = self.places.around(at, GAP_MAX);
+        if run.len() > 1 {
+            let (blocks, loaded) = read_of(self.slots, run);
+            if tiers::load_blocks(mm, &blocks, context).is_ok() {
                 return Ok((Source::File, loaded));
             }
         }
         tiers::load(mm, self.slots[at], context, at).map(|source| (source, 1 << at))
     }
 
-    /// What one read brings in with the page at `at`, which lies in `block`: locked places before and behind it whose blocks
-    /// go down and up from there without too wide a gap.
-    fn gather(&self, mm: &Mm, at: usize, (area, block): (u8, u64)) -> (Blocks, u64) {
-        let in_area = |place: usize| match tiers::block_of(mm, self.slots[place]) {
-            Some((a, block)) if a == area => Some(block),
-            _ => None,
-        };
-        let mut low = block;
-        let mut chosen = [u64::MAX; SPAN];
-        chosen[at] = block;
-        for place in (0..at).rev().filter(|place| self.locked >> place & 1 == 1) {
-            if let Some(b) =
-                in_area(place).filter(|b| *b < low && low - b <= GAP_MAX && block - b < SPAN as u64 / 2)
-            {
-                (chosen[place], low) = (b, b);
+    /// Brings in what lies in files, with all reads in flight together; what can't be had stays locked.
+    fn bring_at_once(&mut self, mm: &Mm, context: &mut Context, aio: &mut Aio) {
+        let (slots, mut places) = (*self.slots, Places::default());
+        places.fill(lies_in(mm, &slots, self.locked));
+        if places.runs(GAP_BESIDE).nth(1).is_none() {
+            return;
+        }
+        let all = places.runs(GAP_BESIDE).map(|run| read_of(&slots, run).0);
+        aio.read(mm, all, context, |read, context| {
+            let Some(run) = places.runs(GAP_BESIDE).nth(read) else {
+                return;
+            };
+            let (blocks, loaded) = read_of(&slots, run);
+            if tiers::verify_blocks(mm, &blocks, context).is_ok() {
+                self.install(mm, loaded, None, context);
             }
-        }
-        let mut high = block;
-        for place in (at + 1..SPAN).filter(|place| self.locked >> place & 1 == 1) {
-            if let Some(b) =
-                in_area(place).filter(|b| *b > high && b - high <= GAP_MAX && b - low < READ_MAX as u64)
-            {
-                (chosen[place], high) = (b, b);
-            }
-        }
-        let mut blocks = Blocks::one((area, low), 0, 0);
-        blocks.len = (high - low) as usize + 1;
-        let mut loaded = 0;
-        for (place, b) in chosen.iter().enumerate().filter(|(_, b)| **b != u64::MAX) {
-            let i = (b - low) as usize;
-            (blocks.slots[i], blocks.places[i]) = (self.slots[place], place as u8);
-            loaded |= 1 << place;
-        }
-        (blocks, loaded)
+        });
     }
 
     /// Installs or holds the `loaded` places; what can't be had now stays locked.
@@ -236,13 +244,13 @@ impl Span {
             let place = left.trailing_zeros() as usize;
             let count;
             if self.held >> place & 1 == 1 {
-                count = contiguous(left & self.held, place);
+                count = self.neighbours(left & self.held, place);
                 let done = self.hold(mm, place, count, context);
                 let of_sample = u64::from((self.sampled & mask(done as u64) << place).count_ones());
                 (mapped, sampled) = (mapped + of_sample, sampled + of_sample);
                 marked += done as u64 - of_sample;
             } else {
-                count = contiguous(left & !self.held, place);
+                count = self.neighbours(left & !self.held, place);
                 let done = self.map(mm, place, count, context);
                 let is_touched = touched.is_some_and(|at| (place..place + done).contains(&at));
                 mapped += done as u64 - u64::from(is_touched);
@@ -254,31 +262,25 @@ impl Span {
         header.hits.add_marked(marked);
     }
 
+    /// How many places from `place` on are set without a gap and hold pages that follow each other.
+    fn neighbours(&self, places: u64, place: usize) -> usize {
+        let pages = self.pages[place..].iter().zip(self.pages[place]..);
+        let in_row = pages.take_while(|(page, expected)| *page == expected).count();
+        ((!(places >> place)).trailing_zeros() as usize).min(in_row)
+    }
+
     /// Maps `count` pages from `place` on; how many of the first of them are there now.
     fn map(&mut self, mm: &Mm, place: usize, count: usize, context: &Context) -> usize {
-        let (mut done, mut step) = (0, count);
-        while done < count {
-            let from = context.bounce[place + done].as_ptr() as u64;
-            let to = address(self.start + (place + done) as u64);
-            let pages = step.min(count - done);
-            let copied = mm.uffd().copy(to, from, pages as u64 * PAGE);
+        let from = context.bounce[place].as_ptr() as u64;
+        fault::install_run(mm, self.pages[place], from, count, |places| {
             kill_point!("swapin-copied");
-            let arrived = (copied.bytes / PAGE) as usize;
-            (place + done..place + done + arrived).for_each(|place| self.arrived(mm, place));
-            done += arrived;
-            match copied.error {
-                None | Some(Errno(libc::EAGAIN)) => {}
-                // The run may leave the mapping that holds its first page.
-                Some(Errno(libc::ENOENT)) if pages > 1 => step = 1,
-                Some(_) => break,
-            }
-        }
-        done
+            places.for_each(|i| self.arrived(mm, place + i));
+        })
     }
 
     /// Puts `count` pages from `place` on into frames; how many of the first of them wait there now.
     fn hold(&mut self, mm: &Mm, place: usize, count: usize, context: &Context) -> usize {
-        let page = self.start + place as u64;
+        let page = self.pages[place];
         let from = context.bounce[place].as_ptr() as u64;
         // The words are changed there: see tiers::leave.
         let _step = mm.entry().puts.begin();
@@ -307,7 +309,7 @@ impl Span {
 
     /// The page at `place` is there: books, word, slot.
     fn arrived(&mut self, mm: &Mm, place: usize) {
-        let page = self.start + place as u64;
+        let page = self.pages[place];
         mm.count_resident(page, 1);
         kill_point!("swapin-counted");
         tiers::leave(mm, self.slots[place], || {
@@ -319,7 +321,7 @@ impl Span {
 
     fn unlock_rest(&mut self, mm: &Mm) {
         for place in bits(self.locked) {
-            let page = self.start + place;
+            let page = self.pages[place as usize];
             mm.unlock(
                 page,
                 mm.load(page),
@@ -330,11 +332,4 @@ impl Span {
     }
 }
 
-/// How many places from `place` on are set without a gap.
-fn contiguous(bits: u64, place: usize) -> usize {
-    (!(bits >> place))
-        .trailing_zeros()
-        .min(SPAN as u32 - place as u32) as usize
-}
-
-const _: () = assert!(SPAN == 64 && NOW_MAX as usize <= SPAN);
+const _: () = assert!(SPAN == 64 && NOW_MAX <= SPAN);

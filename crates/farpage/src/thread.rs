@@ -25,6 +25,10 @@ use crate::writeback;
 const STACK_LEN: u64 = 64 << 10;
 /// How often a reclaimer looks at the tree's state on its own, in microseconds.
 const PERIOD_US: u64 = 20_000;
+/// Pages of which nothing can be spared.
+const HEADROOM_TIGHT: i64 = 128;
+/// Most pages a reclaimer makes room for before it looks around.
+const RECLAIM_MAX: i64 = 256;
 static SLEEPS: AtomicU32 = AtomicU32::new(0);
 
 /// Starts a bare thread running `body`.
@@ -74,6 +78,13 @@ pub fn headroom_of(header: &Header) -> i64 {
     (header.limit.load(Ordering::Relaxed) / 32).clamp(64, 4096)
 }
 
+/// What a reclaimer that was woken makes ready beyond the headroom, so that it makes much room at a time and not one page for each
+/// fault; nothing in a tight budget.
+pub fn spare(mm: &Mm) -> i64 {
+    let headroom = headroom(mm);
+    (headroom - HEADROOM_TIGHT).clamp(0, headroom / 2)
+}
+
 /// Called by faults: wakes a sleeping reclaimer when room gets scarce.
 #[inline]
 pub fn nudge(mm: &Mm) {
@@ -97,13 +108,13 @@ extern "C" fn reclaimer_main() -> ! {
         }
         let seq = mm.header().reclaim_seq.load(Ordering::SeqCst);
         remote::answer(mm);
-        let excess = mm.header().excess(headroom(mm));
+        let excess = mm.header().excess(headroom(mm) + spare(mm));
         let mut done = 0;
         if excess > 0
             && mm.entry().resident.load(Ordering::Relaxed) + mm.entry().frames.load(Ordering::Relaxed) > 0
         {
             let _inside = mm.gate.shared();
-            done = reclaim::reclaim(mm, excess.min(128));
+            done = reclaim::reclaim(mm, excess.min(RECLAIM_MAX));
         }
         if writeback::is_due(mm) {
             let _inside = mm.gate.shared();

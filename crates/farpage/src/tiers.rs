@@ -172,10 +172,28 @@ impl Blocks {
 
 /// Reads the blocks with one call, each page to its place, and verifies what is wanted.
 pub fn load_blocks(mm: &Mm, blocks: &Blocks, context: &mut Context) -> Result<Source, LoadError> {
-    let (area, block) = blocks.first;
-    let table = mm.pool().swap_table();
-    let scratch = context.out.as_mut_ptr() as u64;
     let mut pieces = [[0u64; 2]; READ_MAX];
+    let used = read_pieces(blocks, context, &mut pieces);
+    let (file, offset) = file_of(mm, blocks);
+    // SAFETY: bounce pages and scratch page are this holder's alone.
+    unsafe { sys::transfer_all(file, false, &mut pieces[..used], offset) }.map_err(|errno| {
+        LoadError::Io {
+            slot: blocks.slots[0],
+            errno,
+        }
+    })?;
+    verify_blocks(mm, blocks, context)
+}
+
+/// The descriptor and the offset, in bytes, at which blocks are read.
+pub fn file_of(mm: &Mm, blocks: &Blocks) -> (i32, u64) {
+    let (area, block) = blocks.first;
+    (mm.fd(fd::AREAS + i32::from(area)), block * PAGE)
+}
+
+/// Where the blocks are read to, in no more pieces than blocks; how many pieces.
+pub fn read_pieces(blocks: &Blocks, context: &mut Context, pieces: &mut [sys::Piece]) -> usize {
+    let scratch = context.out.as_mut_ptr() as u64;
     let mut used = 0;
     for (slot, place) in blocks.slots[..blocks.len].iter().zip(blocks.places) {
         let to = if *slot == 0 {
@@ -183,16 +201,14 @@ pub fn load_blocks(mm: &Mm, blocks: &Blocks, context: &mut Context) -> Result<So
         } else {
             context.bounce[usize::from(place)].as_mut_ptr() as u64
         };
-        add_piece(&mut pieces, &mut used, to, *slot != 0);
+        add_piece(pieces, &mut used, to, *slot != 0);
     }
-    let file = mm.fd(fd::AREAS + i32::from(area));
-    // SAFETY: bounce pages and scratch page are this holder's alone.
-    unsafe { sys::transfer_all(file, false, &mut pieces[..used], block * PAGE) }.map_err(|errno| {
-        LoadError::Io {
-            slot: blocks.slots[0],
-            errno,
-        }
-    })?;
+    used
+}
+
+/// Verifies what is wanted of blocks that have been read.
+pub fn verify_blocks(mm: &Mm, blocks: &Blocks, context: &Context) -> Result<Source, LoadError> {
+    let table = mm.pool().swap_table();
     let mut wanted = 0;
     for (&slot, place) in blocks.slots[..blocks.len].iter().zip(blocks.places) {
         if slot == 0 {
@@ -208,6 +224,32 @@ pub fn load_blocks(mm: &Mm, blocks: &Blocks, context: &mut Context) -> Result<So
     header.count(Counter::Pswpin, wanted);
     header.count(Counter::FileReadBytes, blocks.len as u64 * PAGE);
     Ok(Source::File)
+}
+
+/// Reads the blocks of the slots from `first` on, all of one area, to pages in a row, with one call, and verifies them. False:
+/// they are to be read one by one.
+pub fn load_row(mm: &Mm, first: u32, pages: &mut [[u8; PAGE_SIZE]]) -> bool {
+    let Some((area, block)) = place_of(mm.pool(), first) else {
+        return false;
+    };
+    let file = mm.fd(fd::AREAS + i32::from(area));
+    let mut pieces = [[pages.as_mut_ptr() as u64, size_of_val(pages) as u64]];
+    // SAFETY: the pages are borrowed mutably.
+    if unsafe { sys::transfer_all(file, false, &mut pieces, block * PAGE) }.is_err() {
+        return false;
+    }
+    let table = mm.pool().swap_table();
+    let is_right = |(slot, page): (u32, &[u8; PAGE_SIZE])| {
+        let crc = crc32c::crc32c(&page[..]);
+        table.load(slot).backing() == Some(Backing::Device { crc })
+    };
+    if !(first..).zip(pages.iter()).all(is_right) {
+        return false;
+    }
+    let header = mm.header();
+    header.count(Counter::Pswpin, pages.len() as u64);
+    header.count(Counter::FileReadBytes, size_of_val(pages) as u64);
+    true
 }
 
 /// Adds a page to the pieces, to the last one if it follows it in memory.
@@ -304,7 +346,11 @@ pub fn compress(mm: &Mm, address: u64, context: &mut Context) -> Option<Compress
     } else {
         WORTH_ALONE
     };
-    (length + HEADER_BYTES <= worth).then(|| Compressed {
+    if length + HEADER_BYTES > worth {
+        header.count(Counter::RejectCompressPoor, 1);
+        return None;
+    }
+    Some(Compressed {
         length,
         crc: crc32c::crc32c(page),
     })
@@ -345,25 +391,45 @@ pub fn count_blocks(mm: &Mm, slot: u32, blocks: u64) {
     }
 }
 
-/// Most pages of one write.
+/// Most pages of one write whose list is on the stack.
 pub const WRITE_MAX: usize = 64;
 
 /// Writes pages, by their addresses and at most [`WRITE_MAX`], to the blocks of the slots from `first` on, all of one area.
 /// False if the area fails: it gets no more pages until nothing else has room.
 pub fn write_run(mm: &Mm, pages: impl Iterator<Item = u64>, first: u32) -> bool {
+    write_listed(mm, pages.take(WRITE_MAX), first, &mut [[0u64; 2]; WRITE_MAX])
+}
+
+/// The same for as many pages as the list of `pieces` has room for.
+pub fn write_listed(
+    mm: &Mm,
+    pages: impl Iterator<Item = u64>,
+    first: u32,
+    pieces: &mut [sys::Piece],
+) -> bool {
     let Some((area, block)) = place_of(mm.pool(), first) else {
         return false;
     };
-    let mut pieces = [[0u64; 2]; WRITE_MAX];
     let (mut used, mut count) = (0, 0);
-    for page in pages.take(WRITE_MAX) {
-        add_piece(&mut pieces, &mut used, page, true);
+    for page in pages.take(pieces.len()) {
+        add_piece(pieces, &mut used, page, true);
         count += 1;
     }
+    write_pieces(mm, (area, block), &mut pieces[..used], count)
+}
+
+/// Writes `count` pages that lie in a row at `from` to the blocks of the slots from `first` on, all of one area, as one; as
+/// [`write_run`] else.
+pub fn write_row(mm: &Mm, from: u64, count: u64, first: u32) -> bool {
+    place_of(mm.pool(), first)
+        .is_some_and(|place| write_pieces(mm, place, &mut [[from, count * PAGE]], count))
+}
+
+fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], count: u64) -> bool {
     let bytes = count * PAGE;
     let file = mm.fd(fd::AREAS + i32::from(area));
     // SAFETY: the pages are frames of a block that this thread is storing, or its own: readable and unchanging.
-    let result = unsafe { sys::transfer_all(file, true, &mut pieces[..used], block * PAGE) };
+    let result = unsafe { sys::transfer_all(file, true, pieces, block * PAGE) };
     if result.is_err() {
         mm.pool().device_states()[usize::from(area)]
             .shut

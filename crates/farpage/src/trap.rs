@@ -10,19 +10,21 @@
 //! survives bad pointers.
 #![allow(unsafe_code)]
 
+pub mod pieces;
+
 use core::sync::atomic::Ordering;
 
 use crate::fault;
 use crate::filter::{FilterConfig, build};
 use crate::mem;
 use crate::mm::{Mm, PAGE, fd, mm, page_of};
-use crate::pool::{MANAGED_BASE, MANAGED_LEN, flag, is_managed};
+use crate::pool::{MANAGED_BASE, MANAGED_LEN, flag};
 use crate::remote;
 use crate::sigmask;
 use crate::signals::{self, Action};
 use crate::stub;
 use crate::sys::{self, Errno, OURS, SigMask};
-use crate::syscalls::{self, Chunk};
+use crate::syscalls;
 use crate::vfork;
 
 /// Whether this image runs under a filter of ours already, from before an exec.
@@ -211,11 +213,11 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
     if nr == libc::SYS_close_range {
         return close_range(args);
     }
-    if let Some(result) = message(nr, args) {
+    if let Some(result) = pieces::message(nr, args) {
         return result;
     }
     if let Some(call) = syscalls::describe(index)
-        && let Some(result) = in_pieces(nr, args, call.restart)
+        && let Some(result) = pieces::in_pieces(nr, args, call.restart)
     {
         return result;
     }
@@ -343,247 +345,6 @@ impl Pins {
             let _ = unsafe { sys::munmap(self.far, (FAR_MAX * 16) as u64) };
         }
     }
-}
-
-/// Longest buffer that is pinned as a whole: an eighth of the limit, 256 KiB to 8 MiB.
-fn piece_bytes(mm: &Mm) -> u64 {
-    (mm.header().limit.load(Ordering::Relaxed) / 8).clamp(64, 2048) as u64 * PAGE
-}
-
-/// Does a transfer with a long managed buffer in pieces; `None` if it need not or can't be split.
-fn in_pieces(nr: i64, args: [u64; 6], chunk: Chunk) -> Option<i64> {
-    let most = piece_bytes(mm());
-    match chunk {
-        Chunk::None => None,
-        Chunk::ReadLike { buf, len, offset } | Chunk::WriteLike { buf, len, offset } => {
-            let reads = matches!(chunk, Chunk::ReadLike { .. });
-            let long = args[usize::from(len)] > most && is_managed(args[usize::from(buf)]);
-            if !long || !may_split(nr, args) {
-                return None;
-            }
-            Some(transfer(Pieces {
-                nr,
-                args,
-                buf,
-                len,
-                offset,
-                reads,
-                most,
-            }))
-        }
-        Chunk::ReadVec { iov, count, offset } | Chunk::WriteVec { iov, count, offset } => {
-            let reads = matches!(chunk, Chunk::ReadVec { .. });
-            vector(nr, args, (iov, count, offset), reads, most)
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Pieces {
-    nr: i64,
-    args: [u64; 6],
-    buf: u8,
-    len: u8,
-    offset: Option<u8>,
-    reads: bool,
-    most: u64,
-}
-
-/// Piece after piece until a short one. A read goes on only where the kernel's single call would: data is there.
-fn transfer(pieces: Pieces) -> i64 {
-    let total = pieces.args[usize::from(pieces.len)].min(0x7fff_f000);
-    let waits_for_all = pieces.nr == libc::SYS_recvfrom && pieces.args[3] & libc::MSG_WAITALL as u64 != 0;
-    let may_block = pieces.reads && !waits_for_all && pieces.nr != libc::SYS_getrandom;
-    let mut done = 0;
-    while done < total {
-        let mut args = pieces.args;
-        let len = (total - done).min(pieces.most);
-        args[usize::from(pieces.buf)] += done;
-        args[usize::from(pieces.len)] = len;
-        if let Some(offset) = pieces.offset
-            && args[usize::from(offset)] != u64::MAX
-        {
-            args[usize::from(offset)] += done;
-        }
-        if done > 0 && may_block && !readable_now(args[0]) {
-            break;
-        }
-        let result = perform_whole(pieces.nr, args);
-        if result < 0 {
-            return if done > 0 { done as i64 } else { result };
-        }
-        done += result as u64;
-        if (result as u64) < len {
-            break;
-        }
-    }
-    done as i64
-}
-
-/// Whether a further read would not block.
-fn readable_now(fd: u64) -> bool {
-    let mut poll = libc::pollfd {
-        fd: fd as i32,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one pollfd of ours.
-    unsafe { sys::raw(libc::SYS_poll, [&mut poll as *mut _ as u64, 1, 0, 0, 0, 0]) != 0 }
-}
-
-/// Regular files, block devices, pipes and stream sockets transfer the same bytes in pieces; a peek and a datagram do not.
-fn may_split(nr: i64, args: [u64; 6]) -> bool {
-    if nr == libc::SYS_getrandom {
-        return true;
-    }
-    if matches!(nr, libc::SYS_recvfrom | libc::SYS_sendto) && args[3] & libc::MSG_PEEK as u64 != 0 {
-        return false;
-    }
-    let mut stat = [0u64; 18]; // struct stat is 144 bytes; st_mode is the u32 at byte 24
-    // SAFETY: the buffer has the size of struct stat.
-    if unsafe { sys::raw(libc::SYS_fstat, [args[0], stat.as_mut_ptr() as u64, 0, 0, 0, 0]) } < 0 {
-        return false;
-    }
-    match stat[3] as u32 & libc::S_IFMT {
-        libc::S_IFREG | libc::S_IFBLK | libc::S_IFIFO => true,
-        // /dev/null, zero, full, random: major number 1; st_rdev is the u64 at byte 40.
-        libc::S_IFCHR => stat[5] >> 8 & 0xfff == 1,
-        libc::S_IFSOCK => {
-            let (mut kind, mut len) = (0i32, 4u32);
-            let out = (&mut kind as *mut _ as u64, &mut len as *mut _ as u64);
-            // SAFETY: getsockopt writes an int.
-            unsafe {
-                sys::raw(
-                    libc::SYS_getsockopt,
-                    [
-                        args[0],
-                        libc::SOL_SOCKET as u64,
-                        libc::SO_TYPE as u64,
-                        out.0,
-                        out.1,
-                        0,
-                    ],
-                )
-            };
-            kind == libc::SOCK_STREAM
-        }
-        _ => false,
-    }
-}
-
-/// A vector transfer whose buffers together are too long: one element at a time.
-fn vector(
-    nr: i64,
-    args: [u64; 6],
-    (iov, count, offset): (u8, u8, Option<u8>),
-    reads: bool,
-    most: u64,
-) -> Option<i64> {
-    let (array, entries) = (args[usize::from(iov)], args[usize::from(count)]);
-    if entries > 1024 {
-        return None;
-    }
-    if !is_long(array, entries, most) || !may_split(nr, args) {
-        return None;
-    }
-    let mut done = 0u64;
-    for i in 0..entries {
-        let [base, len] = iov_element(array, i)?;
-        let mut at = 0;
-        while at < len {
-            let pair = [base + at, (len - at).min(most)];
-            let mut one = args;
-            one[usize::from(iov)] = pair.as_ptr() as u64;
-            one[usize::from(count)] = 1;
-            if let Some(offset) = offset
-                && one[usize::from(offset)] != u64::MAX
-            {
-                one[usize::from(offset)] += done;
-            }
-            if done > 0 && reads && !readable_now(args[0]) {
-                return Some(done as i64);
-            }
-            let result = perform_whole(nr, one);
-            if result < 0 {
-                return Some(if done > 0 { done as i64 } else { result });
-            }
-            done += result as u64;
-            at += result as u64;
-            if (result as u64) < pair[1] {
-                return Some(done as i64);
-            }
-        }
-    }
-    Some(done as i64)
-}
-
-/// sendmsg or recvmsg on a stream with buffers too long to pin: in pieces, name and control data with the first. A receive
-/// with room for control data ends after its first piece, lest it take the control data of what follows.
-fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
-    let reads = nr == libc::SYS_recvmsg;
-    if !reads && nr != libc::SYS_sendmsg || args[2] & libc::MSG_PEEK as u64 != 0 {
-        return None;
-    }
-    let mut header = [0u64; 7]; // name, its length, iov, count, control, its length, flags
-    let user = (args[1], header.as_mut_ptr() as u64, 56);
-    if !read_user(user.0, user.1, user.2) || header[3] > 1024 {
-        return None;
-    }
-    let most = piece_bytes(mm());
-    let [iov, count] = [header[2], header[3]];
-    if !is_long(iov, count, most) || !may_split(nr, args) {
-        return None;
-    }
-    let once = reads && header[5] != 0;
-    let wait = !reads || args[2] & libc::MSG_WAITALL as u64 != 0;
-    let mut done = 0u64;
-    for i in 0..count {
-        let [base, len] = iov_element(iov, i)?;
-        let mut at = 0;
-        while at < len {
-            let pair = [base + at, (len - at).min(most)];
-            let mut one = header;
-            (one[2], one[3]) = (pair.as_ptr() as u64, 1);
-            if done > 0 {
-                (one[0], one[1], one[4], one[5]) = (0, 0, 0, 0);
-            }
-            if done > 0 && (once || !wait && !readable_now(args[0])) {
-                return Some(done as i64);
-            }
-            let result = perform_whole(nr, [args[0], one.as_ptr() as u64, args[2], 0, 0, 0]);
-            if result < 0 {
-                return Some(if done > 0 { done as i64 } else { result });
-            }
-            if reads && done == 0 {
-                (one[2], one[3]) = (iov, count);
-                write_user(args[1], one.as_ptr() as u64, 56);
-            }
-            done += result as u64;
-            at += result as u64;
-            if (result as u64) < pair[1] {
-                return Some(done as i64);
-            }
-        }
-    }
-    Some(done as i64)
-}
-
-/// Base and length of an element of an iovec array of the program's.
-pub fn iov_element(array: u64, i: u64) -> Option<[u64; 2]> {
-    let mut pair = [0u64; 2];
-    read_user(array + i * 16, pair.as_mut_ptr() as u64, 16).then_some(pair)
-}
-
-/// Whether the buffers of an iovec array hold more than `most` bytes together, and a number the kernel accepts.
-fn is_long(array: u64, count: u64, most: u64) -> bool {
-    let mut total = 0u64;
-    for i in 0..count {
-        let Some([_, len]) = iov_element(array, i) else {
-            return false;
-        };
-        total = total.saturating_add(len);
-    }
-    total > most && total <= i64::MAX as u64
 }
 
 /// close_range over our descriptors closes what lies beside them.

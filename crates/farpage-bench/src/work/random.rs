@@ -26,6 +26,17 @@ struct Done {
     pages: u64,
 }
 
+impl Done {
+    /// Counts a page whose touch began at `start`; the time it ended.
+    fn note(&mut self, start: Instant, right: bool) -> Instant {
+        let now = Instant::now();
+        self.latencies.record((now - start).as_nanos() as u64);
+        self.checks.note(right);
+        self.pages += 1;
+        now
+    }
+}
+
 /// `random`: every touch reads a page's stamp and adds one to its count.
 pub fn random(args: &WorkArgs) -> Result<Value, String> {
     let content = &Content::new(args.incompressible);
@@ -80,11 +91,7 @@ fn touch(part: &mut [u8], first: usize, content: &Content, seconds: f64, mut don
         let start = Instant::now();
         let right = content.has_stamp(page, first + number, 0);
         page[COUNT_AT] = page[COUNT_AT].wrapping_add(1);
-        let now = Instant::now();
-        done.latencies.record((now - start).as_nanos() as u64);
-        done.checks.note(right);
-        done.pages += 1;
-        if now >= end {
+        if done.note(start, right) >= end {
             return done;
         }
     }
@@ -99,11 +106,7 @@ fn rewrite(part: &mut [u8], content: &Content, seconds: f64, mut done: Done) -> 
             let start = Instant::now();
             let right = content.is(page, number, version - 1);
             content.write(page, number, version);
-            let now = Instant::now();
-            done.latencies.record((now - start).as_nanos() as u64);
-            done.checks.note(right);
-            done.pages += 1;
-            if now >= end {
+            if done.note(start, right) >= end {
                 return done;
             }
         }

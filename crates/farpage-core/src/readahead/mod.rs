@@ -248,6 +248,17 @@ impl Window {
         }
     }
 
+    /// `len` pages in a row from `first` on, without a marker.
+    #[must_use]
+    pub const fn row(first: u64, len: u32, direction: Direction) -> Self {
+        let window = Self::single(first);
+        Self {
+            len,
+            direction,
+            ..window
+        }
+    }
+
     /// The first place of step `step` in the order of use.
     #[must_use]
     pub fn at(&self, step: u32) -> u64 {

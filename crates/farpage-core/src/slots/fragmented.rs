@@ -7,20 +7,25 @@ use std::vec::Vec;
 
 const CLUSTERS: u32 = 64;
 const BLOCK: usize = 64;
-const DEVICES: [Device; 1] = [Device {
-    first_cluster: 1,
-    slots: CLUSTERS * CLUSTER_SLOTS as u32,
-    priority: 0,
-    has_file: true,
-    rotates: false,
-    discards: false,
-}];
+const DEVICES: [Device; 1] = [device_of(CLUSTERS)];
+
+/// A file of so many clusters.
+pub(super) const fn device_of(clusters: u32) -> Device {
+    Device {
+        first_cluster: 1,
+        slots: clusters * CLUSTER_SLOTS as u32,
+        priority: 0,
+        has_file: true,
+        rotates: false,
+        discards: false,
+    }
+}
 
 /// Numbers that look random (Knuth's MMIX constants).
-struct Lcg(u64);
+pub(super) struct Lcg(pub(super) u64);
 
 impl Lcg {
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -28,19 +28,6 @@ pub fn zeros(len: usize) -> Vec<AtomicU64> {
     (0..len).map(|_| AtomicU64::new(0)).collect()
 }
 
-fn state() -> DeviceState {
-    DeviceState {
-        fresh: AtomicU32::new(0),
-        active: AtomicU32::new(0),
-        used: AtomicU64::new(0),
-        turn: AtomicU32::new(0),
-        shut: AtomicU32::new(0),
-        missing: AtomicU32::new(0),
-        traits: AtomicU32::new(0),
-        padding: core::array::from_fn(|_| AtomicU32::new(0)),
-    }
-}
-
 impl Memory {
     /// An empty one of `devices`.
     pub fn new(devices: &'static [Device]) -> Self {
@@ -54,7 +41,7 @@ impl Memory {
             current: zeros(CPUS * CURRENT_WORDS),
             fifo: (0..clusters).map(|_| AtomicU32::new(0)).collect(),
             ends: core::array::from_fn(|_| AtomicU64::new(0)),
-            states: devices.iter().map(|_| state()).collect(),
+            states: devices.iter().map(|_| DeviceState::default()).collect(),
             punched: AtomicU64::new(0),
         }
     }

@@ -1,0 +1,376 @@
+use super::*;
+use crate::cleanup;
+use crate::pool::{Geometry, STATES_LEN};
+use crate::tier_files;
+use farpage_core::page_state::PageState;
+use farpage_core::slots::Request;
+use farpage_core::zpool::{Handle, ZpoolHints};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+const DEAD: u16 = 5;
+const ALIVE: u16 = 6;
+
+struct Tree {
+    pool: Pool,
+    fd: i32,
+    file: File,
+}
+
+impl Tree {
+    fn new() -> Tree {
+        let mut geometry = Geometry::default();
+        geometry.area_blocks[0] = 5000;
+        geometry.zpages = 20;
+        let (fd, pool) = Pool::create(&geometry).unwrap();
+        pool.header().areas.store(1, Ordering::Relaxed);
+        pool.header().zpages_limit.store(20, Ordering::Relaxed);
+        for index in [DEAD, ALIVE] {
+            let entry = &pool.processes()[usize::from(index)];
+            entry.state.store(entry_state::LIVE, Ordering::Relaxed);
+            entry.active.store(1, Ordering::Relaxed);
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/self/fd/{fd}"));
+        let file = file.unwrap();
+        Tree { pool, fd, file }
+    }
+
+    fn take(&self, owner: u16, want: usize) -> u32 {
+        let request = Request {
+            owner,
+            cpu: 0,
+            order: 0,
+            want,
+            has_file: true,
+        };
+        let run = self.pool.slots().alloc(&request).unwrap();
+        assert_eq!(run.count, want);
+        run.first
+    }
+
+    fn object(&self, slot: u32) -> Handle {
+        self.pool
+            .zpool()
+            .alloc(&ZpoolHints::new(), 20, 500, slot)
+            .unwrap()
+    }
+
+    /// Fills a slot and has page `page` of a process name it.
+    fn fill(&self, index: u16, page: u64, slot: u32, backing: Backing) {
+        self.name(index, page, PageState::swapped(slot));
+        self.pool.swap_table().publish(slot, backing).unwrap();
+    }
+
+    fn name(&self, index: u16, page: u64, state: PageState) {
+        let at = self.pool.layout().states + u64::from(index) * STATES_LEN + page * 8;
+        self.file.write_all_at(&state.raw().to_le_bytes(), at).unwrap();
+    }
+
+    /// Slots and pages of both processes, compressed and written, one of them shared.
+    fn filled() -> (Tree, u32) {
+        let tree = Tree::new();
+        let slot = tree.take(DEAD, 8);
+        for i in 0..4 {
+            tree.fill(DEAD, u64::from(i), slot + i, Backing::Device { crc: i });
+        }
+        for i in 4..8 {
+            let object = Backing::Compressed(tree.object(slot + i));
+            tree.fill(DEAD, u64::from(i), slot + i, object);
+        }
+        tree.pool.header().area[0].used.store(4, Ordering::Relaxed);
+        tree.pool.swap_table().dup(slot + 7).unwrap();
+        tree.name(ALIVE, 70_000, PageState::swapped(slot + 7));
+        (tree, slot)
+    }
+
+    fn look(&self) -> Look {
+        look(&self.file, &self.pool).unwrap()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.look().problems.into_iter().collect()
+    }
+
+    /// After the dead process was cleaned up, only the shared slot is left.
+    fn clean_up_and_check(&self) {
+        cleanup::return_everything(&self.pool, self.fd, usize::from(DEAD), 0);
+        let look = self.look();
+        assert_eq!(look.problems, BTreeSet::new());
+        assert_eq!(look.lost, BTreeSet::new());
+        let report = look.report;
+        assert_eq!((report.processes, report.slots, report.references), (1, 1, 1));
+        assert_eq!(self.pool.zpool().count_used(), 1, "objects were left");
+    }
+}
+
+#[test]
+fn a_sound_pool_has_no_problem_and_a_dead_process_leaves_none() {
+    let (tree, _) = Tree::filled();
+    let look = tree.look();
+    assert_eq!((look.problems.len(), look.lost.len()), (0, 0));
+    assert_eq!((look.report.slots, look.report.references), (8, 9));
+    tree.clean_up_and_check();
+}
+
+#[test]
+fn each_kind_of_damage_is_found() {
+    let (tree, slot) = Tree::filled();
+    let words = tree.pool.swap_table().words;
+    let word = |i: u32| &words[(slot + i) as usize];
+    let lines = |text: &str| tree.problems().iter().filter(|line| line.contains(text)).count();
+    tree.name(ALIVE, 1, PageState::swapped(slot));
+    assert_eq!(lines("it counts 1 references, 2 pages name it"), 1);
+    tree.name(ALIVE, 1, PageState::resident());
+    tree.name(DEAD, 0, PageState::resident());
+    assert_eq!(tree.look().lost, BTreeSet::from([(slot, 1)]));
+    tree.name(DEAD, 0, PageState::swapped(slot));
+    let was = word(4).swap(word(5).load(Ordering::Relaxed), Ordering::Relaxed);
+    assert_eq!(lines("its compressed object does not name it"), 1);
+    assert_eq!(lines(&format!("it belongs to slot {}", slot + 4)), 1);
+    word(4).store(0, Ordering::Relaxed);
+    assert_eq!(lines("1 pages name it, but it is Free"), 1);
+    assert_eq!(lines("its count is not that of its slots"), 1);
+    word(4).store(was | 7, Ordering::Relaxed);
+    assert_eq!(lines("not a word of farpage's"), 1);
+    word(4).store(SlotWord::taken(9, 0).raw(), Ordering::Relaxed);
+    assert_eq!(lines("busy with a process that is gone"), 1);
+    word(4).store(was, Ordering::Relaxed);
+    assert_eq!(tree.problems(), Vec::<String>::new());
+    let held = tree.pool.slots().try_lock(slot / CLUSTER_SLOTS as u32, 9);
+    assert!(held.is_some() && lines("locked by entry 9, which is gone") == 1);
+}
+
+/// A slot that moved holds the slot it moved to, and once no page names either, both are lost.
+#[test]
+fn content_that_moved() {
+    let (tree, slot) = Tree::filled();
+    let to = tree.take(ALIVE, 1);
+    let table = tree.pool.swap_table();
+    table.publish(to, Backing::Device { crc: 0 }).unwrap();
+    tree.pool.header().moved.fetch_add(1, Ordering::Relaxed);
+    assert!(table.moved(slot, table.load(slot), to));
+    let look = tree.look();
+    assert_eq!(
+        (look.problems.len(), look.lost.len()),
+        (0, 0),
+        "{:?}",
+        look.problems
+    );
+    assert_eq!(lost_slots(&tree.pool, tree.fd, 0), None, "pages name them");
+    for page in 0..8 {
+        tree.name(DEAD, page, PageState::resident());
+    }
+    tree.name(ALIVE, 70_000, PageState::resident());
+    assert_eq!(lost_slots(&tree.pool, tree.fd, 0), Some(9));
+    tree.name(DEAD, 0, PageState::swapped(slot));
+    tree.name(ALIVE, 70_000, PageState::swapped(slot + 7));
+    cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+    assert_eq!(
+        table.load(to).kind(),
+        SlotKind::Free,
+        "given up with the old slot"
+    );
+    assert_eq!(tree.pool.header().moved.load(Ordering::Relaxed), 0);
+}
+
+/// A slot that moved while processes share it: what the dead one left is put, the other slot's reference once, and what the
+/// living reach by way of the old slot is not.
+#[test]
+fn killed_while_content_moves() {
+    let (tree, slot) = Tree::filled();
+    let (table, entries) = (tree.pool.swap_table(), tree.pool.processes());
+    let to = tree.take(ALIVE, 3);
+    let device = Backing::Device { crc: 0 };
+    let moves = |from: u32, to: u32| {
+        table.publish(to, device).unwrap();
+        tree.pool.header().moved.fetch_add(1, Ordering::Relaxed);
+        assert!(table.moved(from, table.load(from), to));
+    };
+    // The dead one had renamed its page and not put the old slot; the living one names the new slot already.
+    moves(slot, to);
+    table.dup(to).unwrap();
+    tree.name(ALIVE, 100, PageState::swapped(to));
+    tree.name(DEAD, 0, PageState::resident());
+    core::mem::forget(entries[usize::from(DEAD)].puts.begin());
+    // The living one has not come by yet.
+    table.dup(slot + 1).unwrap();
+    tree.name(ALIVE, 101, PageState::swapped(slot + 1));
+    moves(slot + 1, to + 1);
+    // The new slot was published, the old one's word not exchanged.
+    table.publish(to + 2, device).unwrap();
+    core::mem::forget(entries[usize::from(DEAD)].moves.begin());
+    tree.pool.header().area[0].used.store(7, Ordering::Relaxed);
+    cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+    assert_eq!(tree.look().lost, BTreeSet::from([(slot, 1), (to + 2, 1)]));
+    recount::mend(&tree.pool, tree.fd);
+    let look = tree.look();
+    assert_eq!((look.lost, look.problems), (BTreeSet::new(), BTreeSet::new()));
+    let count = |slot: u32| (table.load(slot).kind(), table.load(slot).count());
+    assert_eq!(count(slot), (SlotKind::Free, 0));
+    assert_eq!(count(to), (SlotKind::Device, 1));
+    assert_eq!(count(slot + 1), (SlotKind::Moved, 1));
+    assert_eq!(count(to + 1), (SlotKind::Device, 1));
+    assert_eq!(count(to + 2), (SlotKind::Free, 0));
+    assert_eq!(tree.pool.header().moved.load(Ordering::Relaxed), 1);
+}
+
+/// An area is closed with a slot in it that nobody can give up yet. When it is, the books are right, whatever file is there.
+#[test]
+fn what_is_lost_outlives_its_file() {
+    let (tree, slot) = Tree::filled();
+    let area = &tree.pool.header().area[0];
+    core::mem::forget(tree.pool.processes()[usize::from(DEAD)].puts.begin());
+    tree.name(DEAD, 0, PageState::resident());
+    tree.name(ALIVE, 70_000, PageState::resident());
+    let busy = tree.pool.processes()[usize::from(ALIVE)].puts.begin();
+    cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+    recount::mend(&tree.pool, tree.fd);
+    assert_eq!(lost_slots(&tree.pool, tree.fd, 0), Some(2));
+    tier_files::close_to_pages(&tree.pool, 0);
+    assert_eq!(tree.pool.slots().settled(0), Some(2));
+    tier_files::forget(&tree.pool, 0);
+    assert_eq!(area.used.load(Ordering::Relaxed), 1);
+    assert_eq!(tree.problems(), Vec::<String>::new());
+    drop(busy);
+    recount::mend(&tree.pool, tree.fd);
+    assert_eq!(area.used.load(Ordering::Relaxed), 0);
+    let state = tree.pool.swap_table().load(slot).kind();
+    assert_eq!((state, tree.look().report.slots), (SlotKind::Free, 0));
+    assert_eq!(tree.problems(), Vec::<String>::new());
+}
+
+/// A process killed while it stored pages: slots taken, an object made, a page's word changed but its slot not published.
+#[test]
+fn killed_while_storing() {
+    let (tree, _) = Tree::filled();
+    let slot = tree.take(DEAD, 3);
+    tree.object(slot);
+    tree.object(slot + 1);
+    tree.name(DEAD, 100, PageState::swapped(slot + 1).locked());
+    tree.clean_up_and_check();
+}
+
+/// Killed with a cluster's lock held while it allocated (words stored, count not) or freed (the reverse).
+#[test]
+fn killed_inside_a_cluster_lock() {
+    for stored in [
+        SlotWord::taken(DEAD, 3),
+        SlotWord::FREE,
+        SlotWord::FREE.released(),
+    ] {
+        let (tree, slot) = Tree::filled();
+        let more = tree.take(DEAD, 2);
+        let held = tree.pool.slots().try_lock(slot / CLUSTER_SLOTS as u32, DEAD);
+        assert!(held.is_some());
+        for word in &tree.pool.swap_table().words[more as usize..more as usize + 6] {
+            word.store(stored.raw(), Ordering::Relaxed);
+        }
+        tree.clean_up_and_check();
+    }
+}
+
+/// Killed between the change of a page's word and the put of its slot: nobody holds the reference, and the supervisor
+/// puts it when nobody else is in between. A slot once stayed used for ever, with its content.
+#[test]
+fn killed_before_a_put() {
+    let (tree, slot) = Tree::filled();
+    let entries = tree.pool.processes();
+    core::mem::forget(entries[usize::from(DEAD)].puts.begin());
+    tree.name(DEAD, 0, PageState::resident());
+    tree.name(DEAD, 7, PageState::resident());
+    let busy = entries[usize::from(ALIVE)].puts.begin();
+    cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+    let lost = BTreeSet::from([(slot, 1), (slot + 7, 1)]);
+    recount::mend(&tree.pool, tree.fd);
+    assert_eq!(
+        tree.look().lost,
+        lost,
+        "the living may be in the middle of this put"
+    );
+    drop(busy);
+    let forks = entries[usize::from(ALIVE)].moves.begin();
+    recount::mend(&tree.pool, tree.fd);
+    assert_eq!(tree.look().lost, lost, "or of counting a child's reference");
+    drop(forks);
+    recount::mend(&tree.pool, tree.fd);
+    let look = tree.look();
+    assert_eq!((look.lost, look.problems), (BTreeSet::new(), BTreeSet::new()));
+    assert_eq!((look.report.slots, look.report.references), (1, 1));
+}
+
+/// Killed between the reservation and the claim of an object, between the two steps of its return, before it told that a
+/// zpage is in use no more.
+#[test]
+fn killed_while_taking_and_freeing_objects() {
+    let (tree, slot) = Tree::filled();
+    let words = tree.pool.zpool();
+    let zpage = words.objects(0).count();
+    assert_eq!(zpage, 4);
+    let at = words.descs[0].load(Ordering::Relaxed);
+    words.descs[0].store(at + (3 << 9), Ordering::Relaxed);
+    words.used.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(tree.problems().len(), 2);
+    core::mem::forget(tree.pool.processes()[usize::from(DEAD)].objects.begin());
+    cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+    recount::mend(&tree.pool, tree.fd);
+    assert_eq!(tree.problems(), Vec::<String>::new());
+    assert_eq!(
+        words.objects(0).map(|(_, owner)| owner).collect::<Vec<_>>(),
+        [slot + 7]
+    );
+}
+
+/// What was given back while another process held the cluster, for as long as a write takes on a busy machine.
+#[test]
+fn released_while_a_living_process_holds_the_cluster() {
+    let tree = Tree::new();
+    let slot = tree.take(ALIVE, 2);
+    let view = tree.pool.slots();
+    let held = view.try_lock(slot / CLUSTER_SLOTS as u32, ALIVE).unwrap();
+    view.release(&[slot, slot + 1], ALIVE).unwrap();
+    assert_eq!(tree.problems(), Vec::<String>::new());
+    view.unlock_unchanged(held);
+    assert_eq!(tree.problems(), Vec::<String>::new());
+    assert_eq!(tree.pool.swap_table().load(slot).kind(), SlotKind::Free);
+}
+
+/// Killed between taking a cluster off the queue of writeback and locking it: nobody would ever come to it again.
+#[test]
+fn killed_with_a_cluster_off_the_queue() {
+    let tree = Tree::new();
+    let slot = tree.take(DEAD, CLUSTER_SLOTS);
+    for i in 0..CLUSTER_SLOTS as u32 {
+        tree.fill(ALIVE, u64::from(i), slot + i, Backing::Device { crc: i });
+    }
+    assert_eq!(tree.problems(), Vec::<String>::new());
+    let off = tree.pool.slots().lock_oldest(DEAD).unwrap();
+    tree.pool.slots().unlock_again(off);
+    let queue = tree.pool.layout().fifo;
+    tree.file.write_all_at(&2u64.to_le_bytes(), queue).unwrap();
+    assert_eq!(tree.problems().len(), 1);
+    cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+    recount::mend(&tree.pool, tree.fd);
+    assert_eq!(tree.problems(), Vec::<String>::new());
+}
+
+/// Killed in the middle of a write-back: words exchanged, objects not freed. Another process freed slots meanwhile.
+#[test]
+fn killed_while_writing_back() {
+    let (tree, slot) = Tree::filled();
+    let mine = tree.take(ALIVE, 2);
+    tree.fill(ALIVE, 3, mine, Backing::Compressed(tree.object(mine)));
+    let held = tree.pool.slots().try_lock(slot / CLUSTER_SLOTS as u32, DEAD);
+    assert!(held.is_some());
+    let table = tree.pool.swap_table();
+    for i in [4, 5] {
+        assert!(table.written_back(slot + i, table.load(slot + i), 1));
+    }
+    assert!(table.written_back(mine, table.load(mine), 1));
+    tree.name(ALIVE, 3, PageState::resident());
+    table.put(mine, ALIVE).unwrap();
+    tree.pool.slots().release(&[mine, mine + 1], ALIVE).unwrap();
+    tree.clean_up_and_check();
+}

@@ -1,0 +1,445 @@
+//! Huge pages come: at first touch, from the swap cache, from a tier; and which fault gets one.
+//!
+//! `farpage_core::huge` decides, here it is carried out. Steps, with what is locked in brackets: 1. charge for 512 pages, and
+//! reclaim until they fit; 2. take a nursery with a fresh huge page; 3. lock the chunk's words [words]; 4. fill the nursery with
+//! what they name, each page verified [words]; 5. MOVE it to its place, whole [words]; 6. counts, words, slots. If anything is in the way
+//! (another thread at work in the chunk, no room, no huge page to be had) the fault is answered with small pages.
+//!
+//! A walk is read ahead of: the next huge pages are loaded into places of the swap cache by the prefetch thread; the first touch of
+//! one moves it in and asks for the next.
+//!
+//! Runs with the gate held shared and signals blocked.
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::huge::{self, HUGE_PAGES, Huge, SwapIn, Walk};
+use farpage_core::kill_point;
+use farpage_core::page_state::{Kind, PageState};
+use farpage_core::readahead::{Direction, Window};
+use farpage_core::stats::{Counter, Source};
+use farpage_core::units::PAGE_SIZE;
+
+use crate::fault::Filled;
+use crate::huge_advice;
+use crate::huge_places::{
+    Nursery, carry, clear_for_huge, first_frame, has_content, is_huge, lock_all, place_of, set_locked,
+    unlock_same,
+};
+use crate::mm::{CHUNK_PAGES, Context, Mm, RESIDENT_MASK, TOUCHED, address};
+use crate::pool::MANAGED_PAGES;
+use crate::prefetch;
+use crate::reclaim::{self, FIRST_PLACE};
+use crate::relocate::put_all;
+use crate::request::{Request, Taken};
+use crate::tiers;
+
+/// Turns of reclaim for the room of a huge page.
+const TURNS: usize = 16;
+/// Pages at the end of a huge page that show whether it was written.
+const TRACES: u64 = 4;
+/// Words put in one go.
+const GROUP: u64 = 64;
+
+/// Answers the fault of an absent page with a huge page, if one is due: `None` if not.
+#[inline]
+pub fn fault(mm: &Mm, page: u64, seen: PageState) -> Filled {
+    if !mm.places.is_on() {
+        return None;
+    }
+    match seen.kind() {
+        Kind::Untouched => first_touch(mm, page),
+        Kind::Cached => take_back(mm, page, seen),
+        Kind::Swapped | Kind::Zero => swap_in(mm, page),
+        Kind::Resident | Kind::Invalid => None,
+    }
+}
+
+fn chunk_of(page: u64) -> u64 {
+    page / CHUNK_PAGES * CHUNK_PAGES
+}
+
+/// Whether the chunk may be huge: setting, advice, budget.
+fn is_allowed(mm: &Mm, chunk: u64) -> bool {
+    let setting = mm.header().huge.load(Ordering::Relaxed) as usize;
+    let setting = Huge::ALL.get(setting).copied().unwrap_or_default();
+    huge::affordable(mm.header().limit.load(Ordering::Relaxed)) && setting.allows(huge_advice::of(chunk))
+}
+
+/// The walk that a touch of the page belongs to; `there` tells it of neighbours.
+fn walk(mm: &Mm, page: u64, there: impl Fn(Kind) -> bool) -> Option<Walk> {
+    let chunk = chunk_of(page);
+    let walk = Walk::seen(page - chunk, |at| {
+        let page = chunk.checked_add_signed(at);
+        page.is_some_and(|page| page < MANAGED_PAGES && there(mm.load(page).kind()))
+    })?;
+    let from = walk.from(chunk)?;
+    (!mm.places.came_lately(from)).then_some(walk)
+}
+
+/// Whether the chunk that a walk to fresh memory comes from was really walked through: of a huge page the end must show it.
+fn left_traces(mm: &Mm, chunk: u64, walk: Walk) -> bool {
+    let from = walk.from(chunk).unwrap_or_default();
+    let end = match walk {
+        Walk::Up => chunk - TRACES,
+        Walk::Down => from,
+    };
+    mm.load(end).kind() != Kind::Resident || !is_huge(mm, from) || has_content(mm, end, TRACES)
+}
+
+/// 512 pages charged in advance.
+struct Room<'a>(&'a Mm);
+
+impl<'a> Room<'a> {
+    fn take(mm: &'a Mm) -> Option<Room<'a>> {
+        mm.charge(HUGE_PAGES);
+        let room = Room(mm);
+        for _ in 0..TURNS {
+            let excess = mm.header().excess(0);
+            if excess <= 0 {
+                return Some(room);
+            }
+            if reclaim::reclaim(mm, excess) == 0 {
+                break;
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.charge(-HUGE_PAGES);
+    }
+}
+
+/// Fresh memory: a walk has come to a chunk of which nothing was ever touched.
+fn first_touch(mm: &Mm, page: u64) -> Filled {
+    let chunk = chunk_of(page);
+    let untouched = mm.chunk(chunk).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) == 0;
+    if !untouched || !is_allowed(mm, chunk) {
+        return None;
+    }
+    let written = |kind| matches!(kind, Kind::Resident | Kind::Cached | Kind::Swapped);
+    if !left_traces(mm, chunk, walk(mm, page, written)?) {
+        return None;
+    }
+    let arrived = give_fresh(mm, chunk);
+    let counter = if arrived.is_some() && is_huge(mm, chunk) {
+        Counter::ThpFaultAlloc
+    } else {
+        Counter::ThpFaultFallback
+    };
+    mm.header().count(counter, 1);
+    mm.header().count(Counter::PgfaultZero, arrived?);
+    (page - chunk < arrived?).then_some(Ok(Source::Zero))
+}
+
+/// Pages of zeros that are in the chunk now; none if it was none.
+fn give_fresh(mm: &Mm, chunk: u64) -> Option<u64> {
+    let maps = |range: &farpage_core::range_map::RangeMap| range.covers(chunk, chunk + CHUNK_PAGES);
+    if !mm.maps.lock().as_ref().is_some_and(maps) {
+        return None;
+    }
+    let room = Room::take(mm)?;
+    let nursery = mm.places.nursery()?;
+    if !lock_all(mm, chunk, |_, seen| seen.kind() == Kind::Untouched) {
+        return None;
+    }
+    kill_point!("huge-in-locked");
+    let arrived = if clear_for_huge(mm, chunk) {
+        carry(mm, address(chunk), nursery.address())
+    } else {
+        0
+    };
+    kill_point!("huge-in-moved");
+    if arrived > 0 {
+        mm.count_resident(chunk, arrived as i64);
+    }
+    (0..arrived).for_each(|i| set_locked(mm, chunk + i, PageState::resident()));
+    mm.places.note_came(chunk);
+    unlock_same(mm, chunk, chunk + CHUNK_PAGES);
+    drop((nursery, room));
+    (arrived > 0).then_some(arrived)
+}
+
+/// A touch of a page that waits in a place: all of it comes back.
+fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
+    let place = place_of(seen.frame())?;
+    if !mm.frames.withdraw(FIRST_PLACE + place) {
+        return None;
+    }
+    let (chunk, first) = (chunk_of(page), first_frame(place));
+    let ahead = mm.places.get(place).ahead();
+    let waits = |i: u64, seen: PageState| seen.kind() == Kind::Cached && seen.frame() == first + i;
+    if !lock_all(mm, chunk, waits) {
+        mm.frames.push(FIRST_PLACE + place);
+        return None;
+    }
+    let ready = clear_for_huge(mm, chunk);
+    kill_point!("huge-back-locked");
+    let arrived = if ready {
+        carry(mm, address(chunk), mm.frames.address(first))
+    } else {
+        0
+    };
+    kill_point!("huge-back-moved");
+    if arrived > 0 {
+        mm.note_resident(chunk, arrived as i64);
+        mm.entry().frames.fetch_sub(arrived as i64, Ordering::Relaxed);
+        let young = PageState::resident().with_young(ahead.is_none());
+        (0..arrived).for_each(|i| set_locked(mm, chunk + i, young));
+    }
+    kill_point!("huge-back-worded");
+    if arrived < CHUNK_PAGES || !is_huge(mm, chunk) {
+        mm.places.get(place).note_table();
+    }
+    if arrived < CHUNK_PAGES {
+        mm.places.get(place).held.fetch_sub(arrived, Ordering::Relaxed);
+        mm.frames.push(FIRST_PLACE + place);
+    } else {
+        mm.places.give(mm, place);
+    }
+    mm.places.note_came(chunk);
+    unlock_same(mm, chunk, chunk + CHUNK_PAGES);
+    if arrived == 0 {
+        return None;
+    }
+    let header = mm.header();
+    header.count(Counter::PgfaultCached, 1);
+    if ahead.is_none() {
+        header.count(Counter::WorkingsetRefaultAnon, arrived);
+    }
+    let walked = |walk: &Walk| walk.from(chunk).is_some_and(|from| !mm.places.came_lately(from));
+    if let Some(walk) = ahead.filter(walked) {
+        ask_ahead(mm, chunk, walk, huge::ahead(header.limit.load(Ordering::Relaxed)));
+    }
+    (page - chunk < arrived).then_some(Ok(Source::Cached))
+}
+
+/// A touch of a chunk that is out, all of it: it comes in as one if a walk has come to it or it was used as one before.
+fn swap_in(mm: &Mm, page: u64) -> Filled {
+    let chunk = chunk_of(page);
+    if !is_out(mm, chunk) {
+        return None;
+    }
+    let walk = walk(mm, page, |kind| matches!(kind, Kind::Resident | Kind::Cached));
+    if walk.is_none() && huge::credit(mm.chunk(chunk).load(Ordering::Relaxed)) == 0 {
+        return None;
+    }
+    if !may_come_whole(mm, chunk) {
+        return None;
+    }
+    if walk.is_none() {
+        let _ = mm
+            .chunk(chunk)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, huge::spend);
+    }
+    let source = bring(mm, chunk, None)?;
+    mm.header().count(Counter::Pgmajfault, 1);
+    if let Some(walk) = walk {
+        let most = huge::ahead(mm.header().limit.load(Ordering::Relaxed));
+        (1..=most).for_each(|distance| ask_ahead(mm, chunk, walk, distance));
+    }
+    (mm.load(page).kind() == Kind::Resident).then_some(Ok(source))
+}
+
+/// Whether nothing of the chunk is in the program's memory, as far as counts tell.
+fn is_out(mm: &Mm, chunk: u64) -> bool {
+    mm.chunk(chunk).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) == TOUCHED
+}
+
+fn may_come_whole(mm: &Mm, chunk: u64) -> bool {
+    let setting = mm.header().huge_swapin.load(Ordering::Relaxed) as usize;
+    SwapIn::ALL.get(setting) == Some(&SwapIn::Whole)
+        && is_allowed(mm, chunk)
+        && (chunk..chunk + CHUNK_PAGES).all(|page| is_outside(mm.load(page)))
+}
+
+/// Whether the page is somewhere outside, and not in a place: such a chunk is wholly mapped, and was touched everywhere.
+fn is_outside(seen: PageState) -> bool {
+    match seen.kind() {
+        Kind::Swapped | Kind::Zero => true,
+        Kind::Cached => place_of(seen.frame()).is_none(),
+        _ => false,
+    }
+}
+
+/// Asks for the chunk that lies `distance` chunks ahead.
+fn ask_ahead(mm: &Mm, chunk: u64, walk: Walk, distance: u64) {
+    let reach = distance * CHUNK_PAGES;
+    let next = match walk {
+        Walk::Up => Some(chunk + reach).filter(|next| *next < mm.top_page.load(Ordering::Relaxed)),
+        Walk::Down => chunk.checked_sub(reach),
+    };
+    if let Some(next) = next.filter(|next| is_out(mm, *next)) {
+        let direction = match walk {
+            Walk::Up => Direction::Forward,
+            Walk::Down => Direction::Backward,
+        };
+        // One page stands for all: several threads take from a larger request, and would get in each other's way.
+        prefetch::ask(mm, &Request::new(Window::row(next, 1, direction)));
+    }
+}
+
+/// Takes out of the pages to be brought in small those in chunks that could come whole; the first such chunk. `held` lies in a
+/// chunk for which that was looked at already.
+pub fn keep_whole(mm: &Mm, taken: &mut Taken, held: Option<u64>) -> Option<u64> {
+    if !mm.places.is_on() {
+        return None;
+    }
+    let (mut whole, mut last) = (None, None);
+    taken.retain(|page| {
+        let chunk = chunk_of(page);
+        let may = match last {
+            Some((seen, may)) if seen == chunk => may,
+            _ => held.map(chunk_of) != Some(chunk) && is_out(mm, chunk) && may_come_whole(mm, chunk),
+        };
+        last = Some((chunk, may));
+        whole = whole.or(may.then_some(chunk));
+        !may
+    });
+    whole
+}
+
+/// A prefetch thread's part: brings a chunk that could come whole into the swap cache, if there is room.
+pub fn fetch(mm: &Mm, chunk: u64, walk: Walk) {
+    let _ = bring(mm, chunk, Some(walk));
+}
+
+/// Brings a chunk in: into the program, or `ahead` of a walk into a place. Where its content came from.
+fn bring(mm: &Mm, chunk: u64, ahead: Option<Walk>) -> Option<Source> {
+    let room = Room::take(mm)?;
+    let mut nursery = mm.places.nursery()?;
+    let place = match ahead {
+        Some(_) => Some(mm.places.take()?),
+        None => None,
+    };
+    let mut context = mm.context();
+    let source = if lock_all(mm, chunk, |_, seen| is_outside(seen)) {
+        let source = fill(mm, chunk, &mut nursery, &mut context);
+        if source.is_none() || (place.is_none() && !clear_for_huge(mm, chunk)) {
+            unlock_same(mm, chunk, chunk + CHUNK_PAGES);
+            None
+        } else {
+            source
+        }
+    } else {
+        None
+    };
+    drop(context);
+    if source.is_none() {
+        place.into_iter().for_each(|place| mm.places.give(mm, place));
+        return None;
+    }
+    kill_point!("huge-in-filled");
+    let arrived = match (place, ahead) {
+        (Some(place), Some(walk)) => settle_ahead(mm, chunk, place, &nursery, walk),
+        _ => settle_in(mm, chunk, &nursery),
+    };
+    drop((nursery, room));
+    if arrived == CHUNK_PAGES && (ahead.is_some() || is_huge(mm, chunk)) {
+        mm.header().count(Counter::ThpSwpin, 1);
+    }
+    source.filter(|_| arrived > 0)
+}
+
+/// Fills the nursery with what the locked words name, verified. None: something can't be had, or not now.
+fn fill(mm: &Mm, chunk: u64, nursery: &mut Nursery, context: &mut Context) -> Option<Source> {
+    let mut source = Source::Zero;
+    let mut i = 0;
+    while i < CHUNK_PAGES {
+        let seen = mm.load(chunk + i);
+        let (from, pages) = match seen.kind() {
+            Kind::Zero => (Source::Zero, 1),
+            Kind::Cached => {
+                nursery.copy_page(i, mm.frames.address(seen.frame()));
+                (Source::Cached, 1)
+            }
+            Kind::Swapped => match row(mm, chunk, i) {
+                row @ 2.. if tiers::load_row(mm, seen.slot(), nursery.pages(i, row)) => (Source::File, row),
+                _ => {
+                    let from = tiers::load(mm, seen.slot(), context, 0).ok()?;
+                    nursery.pages(i, 1)[0].copy_from_slice(&context.bounce[0]);
+                    (from, 1)
+                }
+            },
+            _ => return None,
+        };
+        if from as usize > source as usize {
+            source = from;
+        }
+        i += pages;
+    }
+    Some(source)
+}
+
+/// How many pages from place `i` on lie in slots in a row of one file.
+fn row(mm: &Mm, chunk: u64, i: u64) -> u64 {
+    let first = mm.load(chunk + i).slot();
+    let Some((area, block)) = tiers::block_of(mm, first) else {
+        return 0;
+    };
+    let follows = |nth: &u64| {
+        let seen = mm.load(chunk + i + nth);
+        seen.kind() == Kind::Swapped
+            && u64::from(seen.slot()) == u64::from(first) + nth
+            && tiers::block_of(mm, seen.slot()) == Some((area, block + nth))
+    };
+    (0..CHUNK_PAGES - i).take_while(follows).count() as u64
+}
+
+/// The content goes into the program; how many of the first pages are there now.
+fn settle_in(mm: &Mm, chunk: u64, nursery: &Nursery) -> u64 {
+    let arrived = carry(mm, address(chunk), nursery.address());
+    kill_point!("huge-in-carried");
+    if arrived > 0 {
+        mm.count_resident(chunk, arrived as i64);
+    }
+    change(mm, chunk, arrived, |_| PageState::resident());
+    mm.places.note_came(chunk);
+    unlock_same(mm, chunk, chunk + CHUNK_PAGES);
+    arrived
+}
+
+/// The content goes into a place, to be there when the walk comes to it.
+fn settle_ahead(mm: &Mm, chunk: u64, place: u64, nursery: &Nursery, walk: Walk) -> u64 {
+    let first = first_frame(place);
+    let arrived = carry(mm, mm.frames.address(first), nursery.address());
+    kill_point!("huge-in-carried");
+    if arrived < CHUNK_PAGES {
+        mm.places.get(place).note_table();
+    }
+    mm.places.get(place).fill(chunk, arrived, Some(walk));
+    mm.entry().frames.fetch_add(arrived as i64, Ordering::Relaxed);
+    mm.charge(arrived as i64);
+    change(mm, chunk, arrived, |i| PageState::cached(first + i));
+    // In the FIFO before a page can be touched: then all of it can be taken back.
+    if arrived > 0 {
+        mm.frames.push(FIRST_PLACE + place);
+    } else {
+        mm.places.give(mm, place);
+    }
+    unlock_same(mm, chunk, chunk + CHUNK_PAGES);
+    arrived
+}
+
+/// Gives the first pages of a chunk, which stay locked, their new words, and gives up the slots that the old ones named.
+fn change(mm: &Mm, chunk: u64, pages: u64, new: impl Fn(u64) -> PageState) {
+    for from in (0..pages).step_by(GROUP as usize) {
+        // The words are changed there: see tiers::leave.
+        let _step = mm.entry().puts.begin();
+        let (mut slots, mut count) = ([0u32; GROUP as usize], 0);
+        for i in from..(from + GROUP).min(pages) {
+            let locked = mm.load(chunk + i);
+            if locked.kind() == Kind::Swapped {
+                slots[count] = locked.slot();
+                count += 1;
+            }
+            set_locked(mm, chunk + i, new(i));
+        }
+        kill_point!("huge-in-worded");
+        put_all(mm, &slots[..count]);
+    }
+}
+
+const _: () = assert!(PAGE_SIZE == 4096 && GROUP <= CHUNK_PAGES);

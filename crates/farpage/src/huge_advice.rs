@@ -1,0 +1,89 @@
+//! What the program said about huge pages, range by range: MADV_HUGEPAGE and MADV_NOHUGEPAGE.
+//!
+//! Noted here and not passed on once the process is active: different flags would split the kernel's mappings, across which
+//! pages can't be moved.
+//!
+//! # Safety
+//! The ranges lie in memory of the engine's own.
+#![allow(unsafe_code)]
+
+use farpage_core::huge::Advice;
+use farpage_core::range_map::{Range, RangeMap};
+
+use crate::gate::{Spin, SpinGuard};
+use crate::mm::CHUNK_PAGES;
+use crate::sys;
+
+/// Ranges of each kind; advice that finds no room is forgotten.
+const RANGES_MAX: usize = 4096;
+
+/// Ranges for which the program wants huge pages, and those for which it does not.
+pub struct Noted {
+    wanted: Option<RangeMap<'static>>,
+    declined: Option<RangeMap<'static>>,
+}
+
+static NOTED: Spin<Noted> = Spin::new(Noted {
+    wanted: None,
+    declined: None,
+});
+
+impl Noted {
+    fn both(&mut self) -> [Option<&mut RangeMap<'static>>; 2] {
+        [self.wanted.as_mut(), self.declined.as_mut()]
+    }
+}
+
+/// Held across a fork, so that the child finds no lock held by a thread it does not have.
+pub fn hold() -> SpinGuard<'static, Noted> {
+    NOTED.lock()
+}
+
+/// Pages `lo..hi` are to be huge, or (`wanted` false) not.
+pub fn note(lo: u64, hi: u64, wanted: bool) {
+    let mask = sys::block_signals();
+    {
+        let mut noted = NOTED.lock();
+        let noted = &mut *noted;
+        for map in [&mut noted.wanted, &mut noted.declined] {
+            if map.is_none() {
+                *map = new_map();
+            }
+        }
+        let [to, from] = match (noted.both(), wanted) {
+            ([wanted, declined], true) => [wanted, declined],
+            ([wanted, declined], false) => [declined, wanted],
+        };
+        let _ = from.map(|map| map.remove(lo, hi));
+        let _ = to.map(|map| map.insert(lo, hi));
+    }
+    sys::set_mask(mask);
+}
+
+fn new_map() -> Option<RangeMap<'static>> {
+    let memory = sys::engine_memory((RANGES_MAX * size_of::<Range>()) as u64).ok()?;
+    // SAFETY: fresh zeroed memory of that size, never given back.
+    let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, RANGES_MAX) };
+    Some(RangeMap::new(entries))
+}
+
+/// Pages `lo..hi` are unmapped: nothing was said about what comes there later.
+pub fn forget(lo: u64, hi: u64) {
+    let mut noted = NOTED.lock();
+    for map in noted.both().into_iter().flatten() {
+        let _ = map.remove(lo, hi);
+    }
+}
+
+/// What was said about a chunk.
+pub fn of(chunk: u64) -> Advice {
+    let noted = NOTED.lock();
+    let (lo, hi) = (chunk, chunk + CHUNK_PAGES);
+    if noted.declined.as_ref().is_some_and(|map| map.overlaps(lo, hi)) {
+        Advice::Small
+    } else if noted.wanted.as_ref().is_some_and(|map| map.covers(lo, hi)) {
+        Advice::Huge
+    } else {
+        Advice::None
+    }
+}

@@ -1,0 +1,41 @@
+//! Pages that the program itself says it does not need now.
+
+use core::sync::atomic::Ordering;
+
+use super::{BLOCK, evict_from, store_surplus};
+use crate::huge_out::{self, Turn};
+use crate::mm::{CHUNK_PAGES, Mm, RESIDENT_MASK};
+
+/// MADV_PAGEOUT and COLD: moves what can be moved of pages `lo..hi` out, now.
+pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
+    for page in lo..hi {
+        let seen = mm.load(page);
+        if seen.young() && !seen.is_locked() {
+            let word = mm.word(page);
+            let _ = word.compare_exchange(
+                seen.raw(),
+                seen.with_young(false).raw(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+    for window in lo.div_ceil(BLOCK)..hi / BLOCK {
+        if mm.chunk(window * BLOCK).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
+            continue;
+        }
+        let first = window * BLOCK;
+        if first.is_multiple_of(CHUNK_PAGES)
+            && first + CHUNK_PAGES <= hi
+            && let Turn::Moved(_) = huge_out::evict(mm, first)
+        {
+            store_surplus(mm);
+            continue;
+        }
+        let Some(block) = mm.frames.take_free() else { break };
+        if evict_from(mm, window * BLOCK, block) == 0 {
+            mm.frames.give_free(block);
+        }
+        store_surplus(mm);
+    }
+}

@@ -1,0 +1,195 @@
+/* Huge pages: whole cycles, changes to parts of them, fork. Usage: sem_huge [MIB] [GROUP]; MIB (default 16) makes memory cold.
+ * With EXPECT_HUGE=1 in the environment memory walked through must be in huge pages; content is checked in any case. */
+#include "check.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define RW (PROT_READ | PROT_WRITE)
+#define HUGE (2 * MIB)
+#define LEN (8 * HUGE)
+
+/* struct pm_scan_arg and struct page_region of linux/fs.h, which older headers lack. */
+struct scan {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any, returned;
+};
+struct region {
+	uint64_t start, end, categories;
+};
+#define SCAN _IOWR('f', 16, struct scan)
+#define IS_HUGE (1 << 6)
+
+static bool expected(void)
+{
+	const char *value = getenv("EXPECT_HUGE");
+	return value && *value == '1';
+}
+
+/* Huge pages among the aligned 2 MiB from `p` on. */
+static size_t huge_pages(char *p, size_t len)
+{
+	size_t found = 0;
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	for (size_t at = 0; at < len; at += HUGE) {
+		struct region region = {0};
+		struct scan scan = {.size = sizeof scan, .start = (uintptr_t)p + at, .end = (uintptr_t)p + at + HUGE,
+				    .vec = (uintptr_t)&region, .vec_len = 1, .mask = IS_HUGE, .returned = IS_HUGE};
+		found += ioctl(fd, SCAN, &scan) == 1 && region.end - region.start == HUGE;
+	}
+	close(fd);
+	return found;
+}
+
+/* Aligned memory, filled by a walk: in huge pages, if that is expected, but the first. */
+static char *walked(size_t len, uint64_t tag)
+{
+	char *p = map_anon(len + HUGE);
+	char *aligned = (char *)(((uintptr_t)p + HUGE - 1) & ~(HUGE - 1));
+	fill(aligned, len, tag);
+	if (expected())
+		CHECK("a walk gets huge pages", huge_pages(aligned, len) + 2 >= len / HUGE);
+	return aligned;
+}
+
+static void cycle(void)
+{
+	size_t len = 56 * HUGE;
+	char *p = walked(len, 1);
+	size_t before = huge_pages(p, len);
+	for (int round = 0; round < 2; round++) {
+		chill();
+		CHECK_FILL("after a cycle", p, len, 1);
+		size_t after = huge_pages(p, len);
+		say("huge pages before %zu, after %zu of %zu", before, after, len / HUGE);
+		if (expected())
+			CHECK("as many as before, within 2 per cent", after * 100 >= before * 98);
+	}
+	munmap(p, len);
+}
+
+static void parts(void)
+{
+	for (int cold = 0; cold < 2; cold++) {
+		char *p = walked(LEN, 0);
+		for (size_t i = 0; i < LEN / PAGE; i++)
+			fill(p + i * PAGE, PAGE, 100 + i);
+		if (cold)
+			chill();
+		size_t a = HUGE + 100 * PAGE, b = 2 * HUGE + 7 * PAGE, c = 3 * HUGE + 255 * PAGE, n = 50 * PAGE;
+		CHECK_OK("drop a part", madvise(p + a, n, MADV_DONTNEED));
+		CHECK_OK("unmap a part", munmap(p + b, n));
+		CHECK_OK("part to PROT_NONE", mprotect(p + c, n, PROT_NONE));
+		char *moved = mremap(p + 4 * HUGE + 3 * PAGE, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, map_anon(n));
+		CHECK("move a part", moved != MAP_FAILED);
+		char *whole = mremap(p + 5 * HUGE, 2 * HUGE, 2 * HUGE, MREMAP_MAYMOVE | MREMAP_FIXED, walked(2 * HUGE, 5));
+		CHECK("move two", whole != MAP_FAILED);
+		chill();
+		CHECK_OK("part back", mprotect(p + c, n, RW));
+		for (size_t i = 0; i < LEN / PAGE; i++) {
+			size_t at = i * PAGE, m = 4 * HUGE + 3 * PAGE;
+			if (at >= a && at < a + n)
+				CHECK_ZERO("dropped", p + at, PAGE);
+			else if (at >= m && at < m + n)
+				CHECK_FILL("moved part", moved + at - m, PAGE, 100 + i);
+			else if (at >= 5 * HUGE && at < 7 * HUGE)
+				CHECK_FILL("moved whole", whole + at - 5 * HUGE, PAGE, 100 + i);
+			else if (at < b || at >= b + n)
+				CHECK_FILL("kept", p + at, PAGE, 100 + i);
+		}
+		munmap(p, LEN);
+		munmap(moved, n);
+		munmap(whole, 2 * HUGE);
+	}
+}
+
+static char *shared;
+
+static void child(void *arg)
+{
+	(void)arg;
+	CHECK_FILL("inherited", shared, LEN / 2, 3);
+	fill(shared, LEN / 2, 4);
+	chill();
+	CHECK_FILL("written by the child", shared, LEN / 2, 4);
+	CHECK_FILL("inherited, cold", shared + LEN / 2, LEN / 2, 6);
+}
+
+static void forked(void)
+{
+	for (int cold = 0; cold < 2; cold++) {
+		shared = walked(LEN, 3);
+		fill(shared, LEN / 2, 3);
+		fill(shared + LEN / 2, LEN / 2, 6);
+		if (cold)
+			chill();
+		pid_t pid = child_start(child, NULL);
+		fill(shared + LEN / 2, LEN / 2, 5);
+		chill();
+		CHECK_FILL("parent's first half", shared, LEN / 2, 3);
+		CHECK_FILL("parent's second half", shared + LEN / 2, LEN / 2, 5);
+		CHILD_EXPECT("child", pid, 0);
+		chill();
+		CHECK_FILL("afterwards", shared, LEN / 2, 3);
+		munmap(shared, LEN);
+	}
+}
+
+static void sparse(void)
+{
+	size_t len = 64 * HUGE;
+	char *p = map_anon(len + HUGE);
+	char *aligned = (char *)(((uintptr_t)p + HUGE - 1) & ~(HUGE - 1));
+	for (size_t at = 0; at < len; at += HUGE)
+		fill(aligned + at, PAGE, at);
+	if (expected())
+		/* The first one may lie behind memory that was walked through. */
+		CHECK("a sparse toucher has no huge pages", huge_pages(aligned, len) <= 1);
+	chill();
+	for (size_t at = 0; at < len; at += HUGE)
+		CHECK_FILL("sparse", aligned + at, PAGE, at);
+	if (expected())
+		CHECK("nor when its pages are back", huge_pages(aligned, len) <= 1);
+	munmap(p, len + HUGE);
+}
+
+static void declined(void)
+{
+	char *p = map_anon(LEN + HUGE);
+	CHECK_OK("MADV_NOHUGEPAGE", madvise(p, LEN + HUGE, MADV_NOHUGEPAGE));
+	fill(p, LEN, 8);
+	char *aligned = (char *)(((uintptr_t)p + HUGE - 1) & ~(HUGE - 1));
+	CHECK_EQ("huge pages where none are wanted", 0, huge_pages(aligned, LEN - HUGE));
+	chill();
+	CHECK_FILL("content", p, LEN, 8);
+	CHECK_EQ("none after a cycle", 0, huge_pages(aligned, LEN - HUGE));
+	CHECK_OK("MADV_HUGEPAGE", madvise(p, LEN + HUGE, MADV_HUGEPAGE));
+	chill();
+	CHECK_FILL("content, wanted huge", p, LEN, 8);
+	munmap(p, LEN + HUGE);
+}
+
+static void random_order(void)
+{
+	char *p = walked(LEN, 0);
+	for (size_t i = 0; i < LEN / PAGE; i++)
+		fill(p + i * PAGE, PAGE, 900 + i);
+	for (int round = 0; round < 2; round++) {
+		chill();
+		for (size_t n = 0; n < LEN / PAGE; n++) {
+			size_t i = (n * 2654435761u + (size_t)round) % (LEN / PAGE);
+			CHECK_FILL("in random order", p + i * PAGE, PAGE, 900 + i);
+		}
+	}
+	munmap(p, LEN);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"cycle", cycle}, {"parts", parts},	  {"forked", forked},
+		{"sparse", sparse}, {"declined", declined}, {"random_order", random_order},
+	};
+	return run_groups(argc, argv, groups, NELEM(groups));
+}

@@ -1,0 +1,67 @@
+"""Huge pages (--huge): whole cycles of whole pages, parts of them changed, fork, sparse touchers, and stress with every setting."""
+
+import platform
+from pathlib import Path
+
+from common import check
+from context import REGISTRY, Test, test
+from semantics import failures, program
+from stress import stress
+
+ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+FILE_ONLY = ["--swap", "/var/tmp:2G"]
+BOTH = ["--swap", "compressed", "--swap", "/var/tmp:2G"]
+# budget MiB, threads, processes, timer signals per second
+STRESS_SHAPES = ((128, 4, 1, 200), (128, 2, 4, 0))
+
+
+def kernel_gives():
+    """Whether this kernel makes huge pages for who asks, and takes empty page tables away (Linux 6.14)."""
+    version = tuple(int(part) for part in platform.release().split(".")[:2])
+    return version >= (6, 14) and ENABLED.exists() and "[never]" not in ENABLED.read_text()
+
+
+def huge_run(context, swap, words, expect):
+    # A thread that sleeps in a fault may wake and make a page table where a huge page is about to come.
+    expect = expect and kernel_gives() and context.delivery == "signal"
+    env = {"EXPECT_HUGE": "1"} if expect else {}
+    extra = ["--eager", *swap, *words]
+    got = context.budget_run(192, [program("sem_huge"), 320], timeout_s=400, extra=extra, env=env)
+    check(got.code == 0, failures(got))
+    return context.stats()
+
+
+@test("huge-always", ("quick", "soak"), per_delivery=True)
+def huge_always(context):
+    counted = huge_run(context, FILE_ONLY, ["--huge", "always"], True)
+    if kernel_gives() and context.delivery == "signal":
+        check(min(counted[name] for name in ("thp_fault_alloc", "thp_swpout", "thp_swpin")) > 50, f"hardly any: {counted}")
+
+
+@test("huge-compressed", ("soak",), per_delivery=True)
+def huge_compressed(context):
+    """Content only: the compressed tier takes of the budget what the cycle would need to be whole again."""
+    huge_run(context, BOTH, ["--huge", "always"], False)
+
+
+@test("huge-touched", ("soak",), per_delivery=True)
+def huge_touched(context):
+    counted = huge_run(context, FILE_ONLY, ["--huge", "always", "--huge-swapin", "touched"], False)
+    check(counted["thp_swpin"] == 0, f"came back whole: {counted['thp_swpin']}")
+
+
+@test("huge-madvise", ("quick", "soak"))
+def huge_madvise(context):
+    """What no program asks for stays small; a budget that is too small for huge pages has none."""
+    got = context.budget_run(192, [program("fill"), 400, 1, "mmap"], timeout_s=200, extra=[*FILE_ONLY, "--huge", "madvise"])
+    check(got.code == 0, failures(got))
+    check(context.stats()["thp_fault_alloc"] == 0, "huge pages that nobody asked for")
+    got = context.budget_run(24, [program("fill"), 80, 1, "mmap"], timeout_s=200, extra=[*BOTH, "--huge", "always"])
+    check(got.code == 0, failures(got))
+    check(context.stats()["thp_fault_alloc"] == 0, "huge pages in a budget of 24 MiB")
+
+
+for _shape in STRESS_SHAPES:
+    _name = "stress-huge-{}M-{}t-{}p{}".format(*_shape[:3], "-signals" if _shape[3] else "")
+    _suites = ("quick", "soak") if _shape[2] == 1 else ("soak",)  # `make test` has to end within half an hour
+    REGISTRY.append(Test(_name, stress(_shape, 10, ["--huge", "always"]), _suites, True))
