@@ -581,8 +581,10 @@ impl Header {
         let zpages = self.zpages_limit.load(Ordering::Relaxed) as i64
             - self.zpages_used.load(Ordering::Relaxed) as i64;
         let compressed = zpages.max(0) * (ZPAGE_BYTES / PAGE_SIZE) as i64;
+        // With nothing free at all every page that comes in waits for another to be tried for its place: a tenth of the speed.
+        let spare = self.limit.load(Ordering::Relaxed) / 8;
         // Compressed storage is RAM, and counted as that already.
-        self.free_blocks() - self.excess(0) + compressed * (self.compression_permille() - 1000) / 1000
+        self.free_blocks() - self.excess(0) - spare + compressed * (self.compression_permille() - 1000) / 1000
     }
 
     /// Free blocks of every area.

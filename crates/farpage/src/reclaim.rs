@@ -10,7 +10,7 @@
 //!
 //! Everything here runs with the gate held shared and signals blocked.
 
-use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
@@ -30,7 +30,9 @@ use crate::sys::{self, Errno};
 use crate::thread;
 
 mod page_out;
+mod room;
 pub use page_out::page_out;
+pub use room::{Released, ensure_room};
 
 /// Frames per block, pages per window of the clock: one bit each in a word.
 pub const BLOCK: u64 = queue::WINDOW;
@@ -40,6 +42,8 @@ pub const FIRST_PLACE: u64 = BLOCKS as u64;
 const IDS: usize = BLOCKS + PLACES;
 /// Most blocks stored together.
 const STORED_MAX: usize = 64;
+/// Most frames that wait to be stored while the tree is over its limit: two large writes.
+const LEAVING_MAX: i64 = 2 * WRITE_MAX as i64;
 /// Bytes of the read-only zero pages that fresh memory is copied from.
 const ZEROS_LEN: u64 = 64 * PAGE;
 
@@ -67,6 +71,7 @@ pub struct Frames {
     blocks: [Block; BLOCKS],
     /// Pages in blocks that are being stored: counted as frames still.
     storing: AtomicU64,
+    released: Released,
     lists: Spin<Lists>,
 }
 
@@ -89,6 +94,7 @@ impl Frames {
                 }
             }; BLOCKS],
             storing: AtomicU64::new(0),
+            released: Released::new(),
             lists: Spin::new(Lists {
                 free: [0; BLOCKS],
                 free_len: 0,
@@ -191,62 +197,24 @@ impl Frames {
 
 const STAGING_LEN: u64 = BLOCKS as u64 * BLOCK * PAGE + PLACES as u64 * HUGE_LEN;
 
-/// When this process last gave up waiting for room.
-static OVERRUN_NS: AtomicU64 = AtomicU64::new(0);
-/// Pages that it then takes without waiting again, if all swap is full: nobody makes room for them.
-static OVERRUN_LEFT: AtomicI64 = AtomicI64::new(0);
-const OVERRUN_BATCH: i64 = 64;
-
-/// Waits, reclaiming, until `pages` more may be charged. Returns in any case: a tree that can't get below its limit
-/// (all swap full, others stopped) overruns it rather than hang, and says so in `limit_overrun`.
-pub fn ensure_room(mm: &Mm, pages: i64) {
-    let header = mm.header();
-    if header.excess(pages) <= 0 {
-        return;
-    }
-    if OVERRUN_LEFT.load(Ordering::Relaxed) >= pages && header.free_blocks() <= 0 {
-        OVERRUN_LEFT.fetch_sub(pages, Ordering::Relaxed);
-        return;
-    }
-    let start = sys::now_ns();
-    let mut idle = 0;
-    // A limit that could not be reached a moment ago is not waited for again by every single fault.
-    let patience = if start.saturating_sub(OVERRUN_NS.load(Ordering::Relaxed)) < 1_000_000_000 {
-        4
-    } else {
-        400
-    };
-    while header.excess(pages) > 0 {
-        header.count(Counter::PgreclaimDirect, 1);
-        if reclaim(mm, header.excess(pages).max(BLOCK as i64)) > 0 {
-            idle = 0;
-            continue;
-        }
-        idle += 1;
-        if idle > patience {
-            header.count(Counter::LimitOverrun, 1);
-            OVERRUN_NS.store(sys::now_ns(), Ordering::Relaxed);
-            OVERRUN_LEFT.store(OVERRUN_BATCH, Ordering::Relaxed);
-            break;
-        }
-        header.ask_to_reclaim();
-        header.nap(500);
-    }
-    header.count(Counter::StallNs, sys::now_ns() - start);
-}
-
 /// Makes about `pages` pages free: moves out a batch, stores the oldest blocks beyond the swap cache's share.
 /// Returns how many pages were returned to the system or moved out.
 pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
     let mut freed = 0;
     let mut progress = 0;
     while freed < pages as u64 {
-        let moved = evict_windows(mm, pages as u64 - freed);
-        let stored = if moved == 0 {
-            store_oldest(mm, BLOCK)
+        let wanted = pages as u64 - freed;
+        let (moved, stored);
+        if is_enough_leaving(mm) {
+            (moved, stored) = (0, store_oldest(mm, wanted));
         } else {
-            store_surplus(mm)
-        };
+            moved = evict_windows(mm, wanted);
+            stored = if moved == 0 {
+                store_oldest(mm, BLOCK)
+            } else {
+                store_surplus(mm)
+            };
+        }
         freed += stored;
         progress += moved + stored;
         if moved + stored == 0 {
@@ -254,6 +222,16 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
         }
     }
     progress
+}
+
+/// Whether the tree is over its limit, and this process has so much in frames, all of them to be stored then, that more would not
+/// free anything sooner. Pages that fork shares are copied to be moved: 32 threads that each moved out what was missing once
+/// held 25 MiB too much. Not where frames can't be stored (all swap is full): other pages may be zeros, which need no place.
+fn is_enough_leaving(mm: &Mm) -> bool {
+    let excess = mm.header().excess(0);
+    excess > BLOCK as i64
+        && mm.entry().frames.load(Ordering::Relaxed) >= excess.min(LEAVING_MAX)
+        && !mm.frames.released.failed_lately(sys::now_ns())
 }
 
 /// Moves about `pages` pages out, of several windows where the headroom is large, and at most 256 at once: what fork shares is
@@ -627,6 +605,9 @@ fn store_oldest(mm: &Mm, pages: u64) -> u64 {
         mm.frames.storing.fetch_add(count, Ordering::Relaxed);
         store::store_frames(mm, blocks.clone());
         stored = blocks.map(|block| release_block(mm, block)).sum();
+        if stored == 0 {
+            mm.frames.released.tell_of_failure();
+        }
         mm.frames.storing.fetch_sub(count, Ordering::Relaxed);
     }
     stored + place.map_or(0, |place| huge_out::store(mm, place))
@@ -653,6 +634,9 @@ fn release_block(mm: &Mm, Occupied { base, block, filled }: Occupied) -> u64 {
     let count = i64::from(gone.count_ones());
     mm.entry().frames.fetch_sub(count, Ordering::Relaxed);
     mm.charge(-count);
+    if gone != 0 {
+        mm.frames.released.tell();
+    }
     kill_point!("frames-uncharged");
     if kept == 0 {
         mm.frames.give_free(block);

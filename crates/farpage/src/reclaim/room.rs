@@ -1,0 +1,126 @@
+//! Waiting for room.
+
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use farpage_core::stats::Counter;
+
+use super::{BLOCK, reclaim};
+use crate::mm::Mm;
+use crate::store::WRITE_MAX;
+use crate::sys;
+
+const MS: u64 = 1_000_000;
+/// How long a thread waits while nothing at all is given back, in nanoseconds.
+const PATIENCE_NS: u64 = 200 * MS;
+/// The same where some thread is storing pages: the device may be slow.
+const PATIENCE_STORING_NS: u64 = 5_000 * MS;
+/// The same where the limit could not be reached a moment ago: it is not waited for again by every single fault.
+const PATIENCE_OVER_NS: u64 = 2 * MS;
+/// How long that moment is.
+const MOMENT_NS: u64 = 1_000 * MS;
+/// How often a waiting thread asks the rest of the tree to reclaim.
+const ASK_EVERY_NS: u64 = 5 * MS;
+/// One sleep, in microseconds, unless frames are given back.
+const SLEEP_US: u64 = 500;
+
+/// When this process last gave up waiting for room.
+static OVERRUN_NS: AtomicU64 = AtomicU64::new(0);
+/// Pages that it then takes without waiting again, if all swap is full: nobody makes room for them.
+static OVERRUN_LEFT: AtomicI64 = AtomicI64::new(0);
+const OVERRUN_BATCH: i64 = 64;
+
+/// What tells waiting threads that frames were given back.
+pub struct Released {
+    times: AtomicU32,
+    sleeping: AtomicU32,
+    /// When storing last gave nothing back.
+    failed_ns: AtomicU64,
+}
+
+impl Released {
+    pub(super) const fn new() -> Released {
+        Released {
+            times: AtomicU32::new(0),
+            sleeping: AtomicU32::new(0),
+            failed_ns: AtomicU64::new(0),
+        }
+    }
+
+    pub fn tell(&self) {
+        self.times.fetch_add(1, Ordering::SeqCst);
+        if self.sleeping.load(Ordering::SeqCst) != 0 {
+            sys::futex_wake(&self.times, u32::MAX >> 1, false);
+        }
+    }
+
+    pub fn tell_of_failure(&self) {
+        self.failed_ns.store(sys::now_ns(), Ordering::Relaxed);
+    }
+
+    pub fn failed_lately(&self, now: u64) -> bool {
+        is_lately(&self.failed_ns, now)
+    }
+
+    fn sleep(&self, seen: u32) {
+        self.sleeping.fetch_add(1, Ordering::SeqCst);
+        sys::futex_wait(&self.times, seen, false, SLEEP_US);
+        self.sleeping.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits, reclaiming, until `pages` more may be charged. Returns in any case: a tree that can't get below its limit
+/// (all swap full, others stopped) overruns it rather than hang, and says so in `limit_overrun`.
+pub fn ensure_room(mm: &Mm, pages: i64) {
+    let header = mm.header();
+    if header.excess(pages) <= 0 {
+        return;
+    }
+    if OVERRUN_LEFT.load(Ordering::Relaxed) >= pages && header.free_blocks() <= 0 {
+        OVERRUN_LEFT.fetch_sub(pages, Ordering::Relaxed);
+        return;
+    }
+    let start = sys::now_ns();
+    let released = &mm.frames.released;
+    let mut seen = released.times.load(Ordering::SeqCst);
+    let (mut idle_since, mut asked) = (start, 0);
+    while header.excess(pages) > 0 {
+        header.count(Counter::PgreclaimDirect, 1);
+        let done = reclaim(mm, header.excess(pages).clamp(BLOCK as i64, WRITE_MAX as i64));
+        let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
+        let now = sys::now_ns();
+        if done > 0 || seen != before {
+            idle_since = now;
+        }
+        if done > 0 {
+            continue;
+        }
+        if now - idle_since > patience(mm, now) {
+            header.count(Counter::LimitOverrun, 1);
+            OVERRUN_NS.store(now, Ordering::Relaxed);
+            OVERRUN_LEFT.store(OVERRUN_BATCH, Ordering::Relaxed);
+            break;
+        }
+        if now - asked > ASK_EVERY_NS {
+            asked = now;
+            header.ask_to_reclaim();
+        }
+        released.sleep(seen);
+    }
+    header.count(Counter::StallNs, sys::now_ns() - start);
+}
+
+/// How long nothing may happen before the limit is overrun, in nanoseconds. By time, not by sleeps: 32 threads that woke each
+/// other by asking once gave up after a few milliseconds, and each made it worse for the others.
+fn patience(mm: &Mm, now: u64) -> u64 {
+    if mm.frames.storing.load(Ordering::Relaxed) > 0 && !mm.frames.released.failed_lately(now) {
+        PATIENCE_STORING_NS
+    } else if is_lately(&OVERRUN_NS, now) {
+        PATIENCE_OVER_NS
+    } else {
+        PATIENCE_NS
+    }
+}
+
+fn is_lately(at: &AtomicU64, now: u64) -> bool {
+    now.saturating_sub(at.load(Ordering::Relaxed)) < MOMENT_NS
+}
