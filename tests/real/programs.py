@@ -26,7 +26,6 @@ class Case:
     env: dict = dataclasses.field(default_factory=dict)
     timeout_s: float = 150
     must_swap: bool = True  # it needs several times its budget, so a run without swap-out tests nothing
-    thread_in_quick: bool = False  # also run by --delivery thread in the quick suite
     quick: bool = True  # also in the quick suite; else in the soak only
     as_user: bool = False  # part of the ordinary user's suite
 
@@ -45,7 +44,7 @@ def python_cases(scale):
     numpy = (str(VENV_PYTHON),)
     order = int(3300 * scale**0.5)
     return [
-        Case("np-sort", 80 * scale, [VENV_PYTHON, WORK / "np_sort.py", 256 * scale], numpy, thread_in_quick=True, as_user=True),
+        Case("np-sort", 80 * scale, [VENV_PYTHON, WORK / "np_sort.py", 256 * scale], numpy, as_user=True),
         Case("np-solve", 80 * scale, [VENV_PYTHON, WORK / "np_solve.py", order, 4], numpy, timeout_s=300),
         Case("mp-fork", 80 * scale, [VENV_PYTHON, WORK / "mp_fork.py", 230 * scale], numpy),
     ]

@@ -56,7 +56,7 @@ def planned(suite, deliveries):
         if (as_user and not case.as_user) or (suite == "quick" and not case.quick):
             continue
         for delivery in deliveries:
-            if delivery == "thread" and suite != "soak" and not case.thread_in_quick and len(deliveries) > 1:
+            if delivery == "thread" and suite != "soak" and len(deliveries) > 1:
                 continue
             name = f"{case.name}/{delivery}{'/user' if as_user else ''}"
             plan.append((name, lambda case=case, delivery=delivery: run_case(case, delivery, as_user)))

@@ -55,7 +55,7 @@ for _name in SEMANTICS:
 def semantics_dormant(context):
     """The same groups in a program that fits in its budget: nothing is managed yet, and all of libc goes through farpage."""
     for name in SEMANTICS:
-        got = context.budget_run(512, [program(name), 40], timeout_s=120)
+        got = context.budget_run(512, [program(name), 16], timeout_s=120)
         check(got.code == 0, f"{name}: {failures(got)}")
         check(swapped_out(got.stats) == 0, f"{name}: it was to fit in its budget")
 

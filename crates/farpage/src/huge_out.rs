@@ -297,6 +297,7 @@ fn release(mm: &Mm, place: u64) -> u64 {
     let held = mm.places.get(place).held.load(Ordering::Relaxed);
     mm.entry().frames.fetch_sub(held as i64, Ordering::Relaxed);
     mm.charge(-(held as i64));
+    mm.frames.released.tell();
     mm.places.give(mm, place);
     held
 }
