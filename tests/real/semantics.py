@@ -9,14 +9,22 @@ SEMANTICS = (
     "sem_remote sem_sockets sem_wait sem_bigio sem_threads"
 ).split()
 AS_USER = ("sem_malloc", "sem_mmap")
-# Budget and data in `make test`, MiB: of groups that have much memory, or many threads or processes, beside their data.
+# Budget and data in `make test`, MiB: what makes some tens of thousands of pages leave, and no hundreds of thousands.
 QUICK_SIZES = {
     "sem_malloc": (40, 16),
     "sem_mmap": (32, 16),
+    "sem_mremap": (40, 32),
+    "sem_protect": (40, 32),
     "sem_madvise": (40, 16),
     "sem_signals": (40, 16),
+    "sem_sigmem": (40, 32),
     "sem_fork": (64, 16),
     "sem_exec": (24, 16),
+    "sem_syscalls": (36, 32),
+    "sem_remote": (40, 32),
+    "sem_sockets": (32, 32),
+    "sem_wait": (36, 32),
+    "sem_bigio": (40, 32),
     "sem_threads": (64, 8),
 }
 
@@ -37,7 +45,7 @@ def failures(got):
 def semantics(name):
     """The test of one sem_ program: data of 3 to 4 times a small budget, managed from the first byte."""
     def run(context):
-        budget, mib = (64, 256) if context.soak else QUICK_SIZES.get(name, (24, 40))
+        budget, mib = (64, 256) if context.soak else QUICK_SIZES[name]
         timeout_s = 600 if context.soak else 240
         got = context.budget_run(budget, [program(name), mib], timeout_s=timeout_s, extra=["--eager"])
         check(got.code == 0, failures(got))
