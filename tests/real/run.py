@@ -45,7 +45,7 @@ COLUMNS = (
 
 # Run by --delivery thread in `make test` too; the others in the soak only. On a machine whose page faults cost five times
 # what they should, all of it has to end within half an hour.
-THREAD_IN_QUICK = ("threadmany", "tiny-budget", "late", "stress-32M-8t", "kill-children", "swap-overfull")
+THREAD_IN_QUICK = ("stress-32M-8t", "kill-children", "swap-overfull")
 
 
 def planned(suite, deliveries):

@@ -70,7 +70,7 @@ def semantics_dormant(context):
 
 @test("spawnmany", per_delivery=True)
 def spawnmany(context):
-    got = context.budget_run(64, [program("spawnmany"), 192, 400], timeout_s=180)
+    got = context.budget_run(64, [program("spawnmany"), 192, 400 if context.soak else 120], timeout_s=180)
     check(got.code == 0, failures(got))
 
 
