@@ -6,6 +6,8 @@ FARPAGE := $(ROOT)/target/release/farpage
 PRELOAD := $(ROOT)/target/release/libfarpage_preload.so
 # Without debug information: the library lies in memory, whole, in every tree.
 EMBEDDED := $(ROOT)/target/release/embedded/libfarpage_preload.so
+# jemalloc is compiled once, for the release; the other builds link that one (its configure takes minutes on a slow machine).
+JEMALLOC = $(shell ls -t $(ROOT)/target/release/build/tikv-jemalloc-sys-*/out/lib/libjemalloc_pic.a | head -1)
 KILL := --profile kill --features kill-points --target-dir $(ROOT)/target/kill
 export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
@@ -26,8 +28,7 @@ $(EMBEDDED): $(PRELOAD)
 	objcopy --strip-debug $< $@
 
 kill-build: $(EMBEDDED) ## the same with points at which processes kill themselves (see crates/farpage-core/src/kill.rs)
-	JEMALLOC_OVERRIDE=$$(ls -t $(ROOT)/target/release/build/tikv-jemalloc-sys-*/out/lib/libjemalloc_pic.a | head -1) \
-		$(CARGO) build $(KILL) -p farpage-preload
+	JEMALLOC_OVERRIDE=$(JEMALLOC) $(CARGO) build $(KILL) -p farpage-preload
 	FARPAGE_PRELOAD_SO=$(ROOT)/target/kill/kill/libfarpage_preload.so $(CARGO) build $(KILL) -p farpage-cli
 
 deps: ## packages the demo and the tests use (apt-get when root), NumPy in .venv
@@ -39,8 +40,8 @@ programs: ## the C test programs, in build/tests
 demo: deps build ## sort 1.5 GB of NumPy data in a 384 MB budget
 	@FARPAGE_BIN=$(FARPAGE) sh demo/demo.sh
 
-test: deps build kill-build ## unit tests, then real programs at 3 to 5 times their budget (15 to 25 minutes)
-	@$(PYTHON) tests/real/all.py
+test: deps build kill-build ## unit tests, then real programs at 3 to 5 times their budget (10 to 20 minutes)
+	@JEMALLOC_OVERRIDE=$(JEMALLOC) $(PYTHON) tests/real/all.py
 
 soak: deps build kill-build programs ## the same programs, larger, and the stress program for an hour
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak
@@ -82,7 +83,8 @@ traces: deps build ## page touches of real programs, for `farpage sim reclaim bu
 
 lint: ## format and lints, warnings denied
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@$(MAKE) --no-print-directory build
+	JEMALLOC_OVERRIDE=$(JEMALLOC) $(CARGO) clippy --workspace --all-targets -- -D warnings
 
 clean: ## remove what was built (and .venv)
 	$(CARGO) clean

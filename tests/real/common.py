@@ -32,6 +32,7 @@ class Result:
     held_peak_mib: float | None = None
     plain_s: float | None = None
     farpage_s: float | None = None
+    test_s: float | None = None
 
 
 def check(condition, text):

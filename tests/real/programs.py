@@ -42,10 +42,10 @@ def compile_java():
 
 def python_cases(scale):
     numpy = (str(VENV_PYTHON),)
-    order = int(3300 * scale**0.5)
+    order = int(2700 * scale**0.5)
     return [
-        Case("np-sort", 80 * scale, [VENV_PYTHON, WORK / "np_sort.py", 256 * scale], numpy, as_user=True),
-        Case("np-solve", 80 * scale, [VENV_PYTHON, WORK / "np_solve.py", order, 4], numpy, timeout_s=300),
+        Case("np-sort", 60 * scale, [VENV_PYTHON, WORK / "np_sort.py", 192 * scale], numpy, as_user=True),
+        Case("np-solve", 56 * scale, [VENV_PYTHON, WORK / "np_solve.py", order, 4], numpy, timeout_s=300),
         Case("mp-fork", 80 * scale, [VENV_PYTHON, WORK / "mp_fork.py", 230 * scale], numpy),
     ]
 
@@ -77,7 +77,7 @@ def language_cases(scale):
     source = INPUTS / f"big-{scale}.c"
     script = INPUTS / f"table-{scale}.sql"
     pad = "z" * 130
-    expressions = ["-e", f"s/@ROWS@/{300000 * scale}/g", "-e", f"s/@PAD@/{pad}/g"]
+    expressions = ["-e", f"s/@ROWS@/{180000 * scale}/g", "-e", f"s/@PAD@/{pad}/g"]
     write_sql = ["sh", "-c", 'out=$1; shift; exec sed "$@" >"$out"', "sh", script, *expressions, WORK / "table.sql"]
     write_c = ["python3", WORK / "gen_c.py", source, 300 * scale, 200000 * scale]
     sqlite = ["sqlite3", ":memory:", f".read {script}"]
@@ -88,7 +88,7 @@ def language_cases(scale):
     perl = ["perl", WORK / "hash.pl", 150000 * scale]
     seed = {"PERL_HASH_SEED": "0"}
     return [
-        Case("sqlite3", 26 * scale, sqlite, ("sqlite3",), write_sql, script),
+        Case("sqlite3", 16 * scale, sqlite, ("sqlite3",), write_sql, script),
         Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
         Case("perl", 20 * scale, perl, ("perl",), env=seed, timeout_s=900, quick=False),
         Case("node", 112 * scale, node, ("node",), timeout_s=300),

@@ -15,7 +15,7 @@ LARGEST = {"none": 0, "cluster": 8, "vma": 8, "adaptive": 1024}
 
 @test("readahead", per_delivery=True)
 def readahead(context):
-    mib, budget = (512, 128) if context.soak else (96, 32)
+    mib, budget = (512, 128) if context.soak else (64, 24)
     for policy, largest in LARGEST.items():
         got = context.budget_run(budget, [program("fill"), mib, 1], timeout_s=300, extra=["--readahead", policy])
         check(got.code == 0, f"{policy}: {failures(got)}")

@@ -93,16 +93,16 @@ def digest_of_dump(context):
 @test("redis", ("quick", "soak"), per_delivery=True)
 def redis_server(context):
     require(("redis-server", "redis-benchmark"))
-    scale = 8 if context.soak else 1
-    count, budget = 70000 * scale, 28 * scale
+    scale = 16 if context.soak else 1
+    count, budget = 24000 * scale, 10 * scale
     with context.start(budget, server_words(context, "redis"), timeout_s=900) as job:
         redis = Redis(socket_path(context, "redis"))
         fill(redis, count)
-        read_back(redis, count, 10000 * scale)
-        benchmark(context, 10000 * scale)
+        read_back(redis, count, 5000 * scale)
+        benchmark(context, 5000 * scale)
         before, updated = save_while_writing(redis, count)
         check(digest_of_dump(context) == before, "the dump of BGSAVE differs from what redis held at the fork")
-        read_back(redis, count, 10000 * scale, updated)
+        read_back(redis, count, 5000 * scale, updated)
         final = redis.call("DEBUG", "DIGEST")
         redis.call("SAVE")
         check(digest_of_dump(context) == final, "the dump of SAVE differs from what redis holds")

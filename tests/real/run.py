@@ -40,6 +40,7 @@ COLUMNS = (
     ("both", "held_peak_mib", "{:.1f}"),
     ("plain s", "plain_s", "{:.2f}"),
     ("farpage s", "farpage_s", "{:.2f}"),
+    ("test s", "test_s", "{:.0f}"),
 )
 
 
@@ -114,10 +115,12 @@ def not_yet():
 
 def run_one(name, function, strict, known):
     """The result of one test; a defect of the harness itself is a failure too."""
+    started = time.monotonic()
     try:
         result = Result(name, "SKIP", known[name]) if name in known else function()
     except Exception as error:  # a harness bug must not hide the other tests
         result = Result(name, "FAIL", f"{type(error).__name__}: {error}")
+    result.test_s = time.monotonic() - started
     if strict and result.verdict == "PASS" and result.why.startswith("budget not checked"):
         result.verdict = "SKIP"
     if result.verdict == "SKIP":

@@ -22,7 +22,7 @@ QUICK_SIZES = {
     "sem_exec": (24, 16),
     "sem_syscalls": (36, 32),
     "sem_remote": (40, 32),
-    "sem_sockets": (32, 32),
+    "sem_sockets": (20, 20),
     "sem_wait": (36, 32),
     "sem_bigio": (40, 32),
     "sem_threads": (64, 8),
@@ -74,7 +74,7 @@ def spawnmany(context):
     check(got.code == 0, failures(got))
 
 
-@test("threadmany", ("quick", "soak", "user"), per_delivery=True)
+@test("threadmany", per_delivery=True)
 def threadmany(context):
     got = context.budget_run(64, [program("threadmany"), 192], timeout_s=180)
     check(got.code == 0, failures(got))

@@ -109,7 +109,7 @@ def check_after_kills(context):
         context.finish(job)
 
 
-SORT = Case("np-sort", 64, [VENV_PYTHON, WORK / "np_sort.py", 192], (str(VENV_PYTHON),))
+SORT = Case("np-sort", 32, [VENV_PYTHON, WORK / "np_sort.py", 96], (str(VENV_PYTHON),))
 
 
 @test("kill-supervisor", ("quick", "soak", "user"), per_delivery=True)
@@ -117,7 +117,7 @@ def kill_supervisor(context):
     """SIGKILL to `farpage run` itself: the tree ends or goes on safely, and nothing is left behind."""
     require(SORT.needs)
     known = truth(SORT)
-    for delay in (0.05, 0.5, 1.5):
+    for delay in (0.05, 0.5, 1.5) if context.soak else (0.5,):
         with context.start(SORT.budget_mib, SORT.argv) as job:
             time.sleep(delay)
             os.kill(job.process.pid, signal.SIGKILL)

@@ -38,7 +38,7 @@ def swap_tiers(context):
         ["--swap", f"{place}:512M"],
         ["--swap", "compressed:16M", "--swap", f"{context.directory}:512M"],
     ):
-        got = context.budget_run(48, numpy_sort(128), extra=words)
+        got = context.budget_run(32, numpy_sort(80), extra=words)
         check(got.code == 0 and "kept True sorted True" in got.out, f"{words}: {got.code} {got.err[-300:]}")
         check(swapped_out(got.stats) > 0, f"{words}: nothing swapped out")
         check(got.stats["pswpout"] > 0, f"{words}: pswpout 0, the file was not used")
@@ -87,7 +87,7 @@ def root_only():
 def block_device(context):
     root_only()
     with Loop(context, 512) as loop:
-        got = context.budget_run(48, numpy_sort(128), extra=["--swap", loop.device])
+        got = context.budget_run(32, numpy_sort(80), extra=["--swap", loop.device])
         check(got.code == 0 and "kept True sorted True" in got.out, f"{got.code} {got.err[-300:]}")
         check(got.stats["pswpout"] > 0, "the device was not used")
 
