@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 
+use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
 use crate::pool::flag;
 use crate::sys::{self, Errno};
@@ -89,9 +90,11 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     open_userfaultfd(mm).map_err(|e| ("userfaultfd", e))?;
     signals::strip_masks();
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;
+    in_flight::settle(mm).map_err(|e| ("reading /proc/self/task", e))?;
     register_all(mm).map_err(|e| ("registering memory", e))?;
     kill_point!("activate-registered");
     adopt_present(mm, None).map_err(|e| ("reading /proc/self/pagemap", e))?;
+    in_flight::pin(mm);
     kill_point!("activate-adopted");
     mm.mode.store(mode::ACTIVE, Ordering::Release);
     if mm.header().has(flag::THREAD_DELIVERY) {

@@ -324,6 +324,15 @@ pub fn pin(mm: &Mm, page: u64) -> bool {
     true
 }
 
+/// The same for a page that may be known to be there; false: it is not.
+pub fn pin_present(mm: &Mm, page: u64) -> bool {
+    let present = mm.load(page).kind() == Kind::Resident;
+    if present {
+        change_pins(mm, page, |pins| pins.saturating_add(1));
+    }
+    present
+}
+
 /// Makes `page` resident until it is unmapped, in forked children too.
 pub fn pin_for_good(mm: &Mm, page: u64) {
     if pin(mm, page) {

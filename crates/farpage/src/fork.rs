@@ -27,7 +27,7 @@ use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
 use crate::stub::{STUB_ADDR, STUB_LEN};
 use crate::sys::{self, Errno};
-use crate::{activate, mem, swapoff, thread, tier_files, tiers, trap};
+use crate::{activate, in_flight, mem, swapoff, thread, tier_files, tiers, trap};
 
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const NOT_INHERITED_MAX: usize = 4096;
@@ -248,6 +248,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     mm.prefetcher.forget();
     mm.slot_caches.forget();
     swapoff::forget();
+    in_flight::forget();
     mm.has_debtors.store(0, Ordering::Relaxed);
     drop_not_inherited(mm);
     if mm.header().has(flag::THREAD_DELIVERY) {

@@ -25,6 +25,7 @@ pub mod huge;
 pub mod huge_advice;
 pub mod huge_out;
 pub mod huge_places;
+mod in_flight;
 pub mod join;
 #[cfg(feature = "kill-points")]
 pub mod kill;

@@ -13,6 +13,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::fault::{self, Outcome};
+use crate::in_flight;
 use crate::mm::{mm, mode};
 use crate::pool::is_managed;
 use crate::sigmask;
@@ -181,7 +182,10 @@ pub fn sigaction(sig: i32, new: Option<&Action>, old: Option<&mut Action>) -> i6
 
 extern "C" fn on_sigbus(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's siginfo.
-    let (addr, code) = unsafe { ((*info).si_addr() as u64, (*info).si_code) };
+    let (addr, code, value) = unsafe { ((*info).si_addr() as u64, (*info).si_code, (*info).si_value()) };
+    if in_flight::is_interrupt(code, value.sival_ptr as u64) {
+        return;
+    }
     let mm = mm();
     if code == BUS_ADRERR
         && is_managed(addr)
@@ -200,7 +204,7 @@ extern "C" fn on_sigsys(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
     // SAFETY: the kernel's siginfo and ucontext.
     let (code, context_ref) = unsafe { ((*info).si_code, &mut *(context as *mut libc::ucontext_t)) };
     match code {
-        SYS_SECCOMP if mm().is_active() => crate::trap::on_trap(context_ref),
+        SYS_SECCOMP if crate::trap::is_filtered() => crate::trap::on_trap(context_ref),
         SYS_USER_DISPATCH => crate::fork::on_dispatch(context_ref),
         _ => chain(sig, info, context),
     }

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::discard;
 use crate::fault;
+use crate::in_flight;
 use crate::mm::{Mm, mm};
 use crate::pool::{Header, is_managed};
 use crate::prefetch;
@@ -108,6 +109,7 @@ extern "C" fn reclaimer_main() -> ! {
         }
         let seq = mm.header().reclaim_seq.load(Ordering::SeqCst);
         remote::answer(mm);
+        in_flight::watch(mm);
         let excess = mm.header().excess(headroom(mm) + spare(mm));
         let mut done = 0;
         if excess > 0

@@ -12,7 +12,7 @@
 
 pub mod pieces;
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fault;
 use crate::filter::{FilterConfig, build};
@@ -33,11 +33,21 @@ pub fn is_inherited(mm: &Mm) -> bool {
     plain_dup(mm.fd(fd::POOL), mm.fd(fd::COUNT - 1)) < 0
 }
 
+/// Set before the filter stands: from then on a trapped call is ours.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the filter may have trapped a call.
+pub fn is_filtered() -> bool {
+    FILTERED.load(Ordering::Acquire)
+}
+
 /// Installs the filter for all threads, unless this image inherited it across exec.
 pub fn install(mm: &Mm) -> Result<(), Errno> {
     if is_inherited(mm) {
+        FILTERED.store(true, Ordering::Release);
         return Ok(());
     }
+    FILTERED.store(true, Ordering::Release);
     let header = mm.header();
     let program = build(&FilterConfig {
         stub_ip_lo: stub::STUB_ADDR,
@@ -106,6 +116,12 @@ pub fn call_of(context: &libc::ucontext_t) -> (i64, [u64; 6]) {
 pub fn on_trap(context: &mut libc::ucontext_t) {
     let (nr, args) = call_of(context);
     let mm = mm();
+    if !mm.is_active() {
+        // Another thread is making the process active. Should it fail, the call is made as it is.
+        let mask = sys::block_signals();
+        drop(mm.gate.shared());
+        sys::set_mask(mask);
+    }
     mm.header().count(farpage_core::stats::Counter::SyscallTrap, 1);
     let result = match nr {
         libc::SYS_rt_sigprocmask => on_sigprocmask(context, args),
@@ -195,7 +211,7 @@ pub fn keep_resident(addr: u64, len: u64) {
 }
 
 /// Pages of a range that are managed.
-fn managed_part(addr: u64, len: u64) -> Option<(u64, u64)> {
+pub fn managed_part(addr: u64, len: u64) -> Option<(u64, u64)> {
     let end = addr.checked_add(len)?;
     let (lo, hi) = (addr.max(MANAGED_BASE), end.min(MANAGED_BASE + MANAGED_LEN));
     (lo < hi).then(|| (page_of(lo), (hi - MANAGED_BASE).div_ceil(PAGE)))

@@ -1,0 +1,419 @@
+//! System calls that other threads are in while this process becomes active.
+//!
+//! The seccomp filter traps the calls that begin after it. One that is in the kernel already (a read that waits for a socket) would
+//! get EFAULT as soon as its buffer has been swapped out, or is registered before anything was written to it. So once the filter
+//! stands, and before any memory is registered, each other thread is looked at in /proc/self/task:
+//!
+//! - one that waits in a call: what the call may touch is made present, and pinned until the thread is seen elsewhere;
+//! - one that runs may be in a call or not: a signal of ours makes it pass through its handler, after which it is in none that began
+//!   before the filter. (One that goes to sleep in such a call at that moment is interrupted: the kernel restarts the call, or it
+//!   answers EINTR, as after SIGSTOP and SIGCONT.)
+//!
+//! # Safety
+//! Reads files of /proc into buffers on the stack; the table of kept ranges is memory of ours.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use crate::fault;
+use crate::gate::Spin;
+use crate::mm::{Mm, PAGE, address};
+use crate::pool::flag;
+use crate::sys::{self, Errno, Num};
+use crate::syscalls;
+use crate::trap;
+
+/// Ranges of calls in flight that can be kept. Of a program that has more, the last ones' calls may answer EFAULT.
+const KEPT_MAX: usize = 4096;
+/// Threads that are signalled together.
+const TOGETHER: usize = 64;
+/// How long is waited for them: one may sleep where no signal wakes it, and is then looked at again.
+const PATIENCE_NS: u64 = 1_000_000_000;
+const NAP_US: u64 = 100;
+/// How often is looked whether the calls have ended.
+const WATCH_NS: (u64, u64) = (20_000_000, 1_000_000_000);
+const POPULATE_READ: i32 = 22;
+const POPULATE_WRITE: i32 = 23;
+/// Threads that have to pass through the handler. The signal carries its address, so as not to be taken for one of the program's.
+static AWAITED: [AtomicI32; TOGETHER] = [const { AtomicI32::new(0) }; TOGETHER];
+
+/// Pages `lo..hi` that a call of thread `tid` may touch.
+#[derive(Clone, Copy)]
+struct Range {
+    tid: i32,
+    /// Checksum of the call's description.
+    call: u64,
+    lo: u64,
+    hi: u64,
+}
+
+struct Kept {
+    /// Address of `KEPT_MAX` ranges; 0: none yet.
+    table: u64,
+    len: usize,
+}
+
+static KEPT: Spin<Kept> = Spin::new(Kept { table: 0, len: 0 });
+/// When is looked next, and how long after that again; 0: nothing is kept.
+static NEXT_NS: AtomicU64 = AtomicU64::new(0);
+static EVERY_NS: AtomicU64 = AtomicU64::new(WATCH_NS.0);
+
+impl Kept {
+    fn push(&mut self, range: Range) {
+        if self.table == 0 {
+            self.table = sys::engine_memory((KEPT_MAX * size_of::<Range>()) as u64).unwrap_or(0);
+        }
+        if self.table != 0 && self.len < KEPT_MAX {
+            let at = self.len;
+            self.len += 1;
+            self.ranges()[at] = range;
+        }
+    }
+
+    fn ranges(&mut self) -> &mut [Range] {
+        if self.table == 0 {
+            return &mut [];
+        }
+        // SAFETY: memory of ours for KEPT_MAX ranges, any bytes of which are one; `len` is at most that.
+        unsafe { core::slice::from_raw_parts_mut(self.table as *mut Range, self.len) }
+    }
+}
+
+/// What /proc says of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Gone,
+    Running,
+    /// Asleep, in no call.
+    Elsewhere,
+    Call {
+        nr: i64,
+        args: [u64; 6],
+        call: u64,
+    },
+}
+
+/// Makes sure that no call of another thread began before the filter, or that what it may touch is present and noted for [`pin`]. The
+/// caller is alone inside the gate, the filter stands, nothing is registered.
+pub fn settle(mm: &Mm) -> Result<(), Errno> {
+    // There the kernel waits for a page like everybody else.
+    if mm.header().has(flag::THREAD_DELIVERY) {
+        return Ok(());
+    }
+    let own = sys::gettid();
+    let mut running = 0;
+    each_thread(|tid| {
+        if tid == own {
+            return;
+        }
+        match look(tid) {
+            Seen::Gone | Seen::Elsewhere => {}
+            Seen::Call { nr, args, call } => keep(mm, tid, (nr, args), call),
+            Seen::Running => {
+                AWAITED[running].store(tid, Ordering::SeqCst);
+                running += 1;
+            }
+        }
+        if running == TOGETHER {
+            pass_through_handler(mm);
+            running = 0;
+        }
+    })?;
+    if running > 0 {
+        pass_through_handler(mm);
+    }
+    Ok(())
+}
+
+/// Has each thread of [`AWAITED`] run our signal handler.
+fn pass_through_handler(mm: &Mm) {
+    for awaited in &AWAITED {
+        let tid = awaited.load(Ordering::SeqCst);
+        if tid != 0 && !interrupt(tid) {
+            awaited.store(0, Ordering::SeqCst);
+        }
+    }
+    let start = sys::now_ns();
+    while AWAITED.iter().any(|awaited| awaited.load(Ordering::SeqCst) != 0) {
+        let late = sys::now_ns() - start > PATIENCE_NS;
+        for awaited in &AWAITED {
+            let tid = awaited.load(Ordering::SeqCst);
+            if tid == 0 {
+                continue;
+            }
+            match look(tid) {
+                Seen::Gone => awaited.store(0, Ordering::SeqCst),
+                Seen::Call { nr, args, call } if late => keep(mm, tid, (nr, args), call),
+                _ => {}
+            }
+            if late {
+                awaited.store(0, Ordering::SeqCst);
+            }
+        }
+        sys::futex_wait(&core::sync::atomic::AtomicU32::new(0), 0, false, NAP_US);
+    }
+}
+
+/// Sends a thread of this process the signal that [`is_interrupt`] knows.
+fn interrupt(tid: i32) -> bool {
+    let mut info = [0u64; 16]; // siginfo: number and errno, code, sender, value
+    info[0] = libc::SIGBUS as u64;
+    info[1] = u64::from(libc::SI_QUEUE as u32);
+    info[2] = sys::getpid() as u64;
+    info[3] = AWAITED.as_ptr() as u64;
+    let args = [
+        sys::getpid() as u64,
+        tid as u64,
+        libc::SIGBUS as u64,
+        info.as_ptr() as u64,
+        0,
+        0,
+    ];
+    // SAFETY: a whole siginfo; the handler for SIGBUS is ours.
+    unsafe { sys::raw(libc::SYS_rt_tgsigqueueinfo, args) == 0 }
+}
+
+/// Called by the handler of SIGBUS: whether it is the signal of [`interrupt`], which has then done its work.
+pub fn is_interrupt(code: i32, value: u64) -> bool {
+    if code != libc::SI_QUEUE || value != AWAITED.as_ptr() as u64 {
+        return false;
+    }
+    let own = sys::gettid();
+    for awaited in &AWAITED {
+        // Who is no longer awaited came too late, and was seen to.
+        let _ = awaited.compare_exchange(own, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+    true
+}
+
+/// Makes what a call may touch present, and notes it. At most half the limit, as for a call that is trapped.
+fn keep(mm: &Mm, tid: i32, (nr, args): (i64, [u64; 6]), call: u64) {
+    // A call that goes on after a stop has the arguments of the one it was.
+    let nr = if nr == libc::SYS_restart_syscall {
+        syscalls::NUMBERS
+    } else {
+        nr as usize
+    };
+    let most = (mm.header().limit.load(Ordering::Relaxed) / 2).max(512) as u64;
+    let mut read = trap::read_word;
+    syscalls::ranges(nr, &args, &mut read, &mut |start, len| {
+        let Some((lo, hi)) = trap::managed_part(start, len) else {
+            return;
+        };
+        let hi = hi.min(lo + most);
+        let (from, bytes) = (address(lo), (hi - lo) * PAGE);
+        // SAFETY: brings pages of the program in, as a touch would; what is not mapped is an error and stays so.
+        unsafe {
+            if sys::madvise(from, bytes, POPULATE_WRITE).is_err() {
+                let _ = sys::madvise(from, bytes, POPULATE_READ);
+            }
+        }
+        KEPT.lock().push(Range { tid, call, lo, hi });
+    });
+}
+
+/// Pins what [`settle`] noted, now that it is in the books. The caller is alone inside the gate.
+pub fn pin(mm: &Mm) {
+    let mut kept = KEPT.lock();
+    for range in kept.ranges() {
+        let present = (range.lo..range.hi).take_while(|page| fault::pin_present(mm, *page));
+        range.hi = range.lo + present.count() as u64;
+    }
+    if kept.len > 0 {
+        EVERY_NS.store(WATCH_NS.0, Ordering::Relaxed);
+        NEXT_NS.store(sys::now_ns() + WATCH_NS.0, Ordering::Relaxed);
+    }
+}
+
+/// Lets go what calls had that have ended. Called by the reclaimer thread.
+pub fn watch(mm: &Mm) {
+    let (next, now) = (NEXT_NS.load(Ordering::Relaxed), sys::now_ns());
+    if next == 0 || now < next {
+        return;
+    }
+    // No fork meanwhile: the child could not take the lock.
+    let _inside = mm.gate.shared();
+    let mut kept = KEPT.lock();
+    let mut at = 0;
+    while let Some(range) = kept.ranges().get(at).copied() {
+        // A thread that runs may be in the call still.
+        let stays = match look(range.tid) {
+            Seen::Running => true,
+            Seen::Call { call, .. } => call == range.call,
+            Seen::Gone | Seen::Elsewhere => false,
+        };
+        if stays {
+            at += 1;
+            continue;
+        }
+        (range.lo..range.hi).for_each(|page| fault::unpin(mm, page));
+        let last = kept.len - 1;
+        kept.ranges().swap(at, last);
+        kept.len = last;
+    }
+    let every = (EVERY_NS.load(Ordering::Relaxed) * 2).min(WATCH_NS.1);
+    EVERY_NS.store(every, Ordering::Relaxed);
+    NEXT_NS.store(if kept.len == 0 { 0 } else { now + every }, Ordering::Relaxed);
+}
+
+/// In a forked child, which has none of the threads, or after an activation that failed.
+pub fn forget() {
+    NEXT_NS.store(0, Ordering::Relaxed);
+    KEPT.lock().len = 0;
+}
+
+/// Calls `f` with every thread of this process.
+fn each_thread(mut f: impl FnMut(i32)) -> Result<(), Errno> {
+    let fd = open(c"/proc/self/task".to_bytes_with_nul(), libc::O_DIRECTORY)?;
+    let result = each_entry(fd, |name| {
+        let number = core::str::from_utf8(name).ok().and_then(|text| text.parse().ok());
+        if let Some(tid) = number {
+            f(tid);
+        }
+    });
+    sys::close(fd);
+    result
+}
+
+/// Calls `f` with the names in a directory.
+fn each_entry(fd: i32, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
+    const LENGTH_AT: usize = 16;
+    const NAME_AT: usize = 19;
+    let mut buffer = [0u8; 2048];
+    loop {
+        let args = [
+            fd as u64,
+            buffer.as_mut_ptr() as u64,
+            buffer.len() as u64,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: a buffer of ours.
+        let got = unsafe { sys::call(libc::SYS_getdents64, args)? } as usize;
+        if got == 0 {
+            return Ok(());
+        }
+        let mut rest = &buffer[..got];
+        while let Some(length) = rest.get(LENGTH_AT..LENGTH_AT + 2) {
+            let length = usize::from(u16::from_ne_bytes([length[0], length[1]]));
+            let Some(name) = rest.get(NAME_AT..length) else {
+                break;
+            };
+            f(name.split(|byte| *byte == 0).next().unwrap_or_default());
+            rest = &rest[length..];
+        }
+    }
+}
+
+fn open(path: &[u8], flags: i32) -> Result<i32, Errno> {
+    let how = (libc::O_RDONLY | libc::O_CLOEXEC | flags) as u64;
+    let args = [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0];
+    // SAFETY: the path ends in a NUL.
+    unsafe { sys::call(libc::SYS_openat, args).map(|fd| fd as i32) }
+}
+
+/// What a thread does. One that can't be looked at counts as running.
+fn look(tid: i32) -> Seen {
+    let number = Num::new(tid as u64, 10);
+    let mut path = [0u8; 48];
+    let mut length = 0;
+    for part in ["/proc/self/task/", number.text(), "/syscall\0"] {
+        path[length..length + part.len()].copy_from_slice(part.as_bytes());
+        length += part.len();
+    }
+    let fd = match open(&path[..length], 0) {
+        Ok(fd) => fd,
+        Err(Errno(libc::ENOENT | libc::ESRCH)) => return Seen::Gone,
+        Err(_) => return Seen::Running,
+    };
+    let mut line = [0u8; 256];
+    let args = [fd as u64, line.as_mut_ptr() as u64, line.len() as u64, 0, 0, 0];
+    // SAFETY: a buffer of ours.
+    let got = unsafe { sys::call(libc::SYS_read, args) };
+    sys::close(fd);
+    match got {
+        Ok(got) => parse(&line[..got as usize]),
+        Err(Errno(libc::ESRCH)) => Seen::Gone,
+        Err(_) => Seen::Running,
+    }
+}
+
+/// `running`, `-1 SP PC`, or `NR ARG*6 SP PC`.
+fn parse(line: &[u8]) -> Seen {
+    let text = core::str::from_utf8(line).unwrap_or_default().trim_end();
+    let mut fields = text.split_ascii_whitespace();
+    let Some(nr) = fields.next().and_then(|nr| nr.parse::<i64>().ok()) else {
+        return if text.is_empty() {
+            Seen::Gone
+        } else {
+            Seen::Running
+        };
+    };
+    if nr < 0 {
+        return Seen::Elsewhere;
+    }
+    let mut args = [0; 6];
+    for arg in &mut args {
+        let digits = fields.next().and_then(|field| field.strip_prefix("0x"));
+        *arg = digits
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+            .unwrap_or(0);
+    }
+    // FNV-1a.
+    let call = line.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    Seen::Call { nr, args, call }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc() {
+        assert_eq!(parse(b"running\n"), Seen::Running);
+        assert_eq!(parse(b""), Seen::Gone);
+        assert_eq!(parse(b"-1 0x7ffc 0x7f00\n"), Seen::Elsewhere);
+        let read = parse(b"0 0x3 0x100000003000 0x8000 0x0 0x0 0x1 0x7ffc 0x7f00\n");
+        let Seen::Call { nr, args, call } = read else {
+            panic!("{read:?}")
+        };
+        assert_eq!((nr, args), (0, [3, 0x1000_0000_3000, 0x8000, 0, 0, 1]));
+        let again = parse(b"0 0x3 0x100000003000 0x8000 0x0 0x0 0x1 0x7ffc 0x7f04\n");
+        assert!(!matches!(again, Seen::Call { call: other, .. } if other == call));
+    }
+
+    #[test]
+    fn threads_are_found_and_what_they_wait_in() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            sender.send(sys::gettid()).expect("heard");
+            let _ = ended.recv();
+        });
+        let tid = receiver.recv().expect("told");
+        let mut found = Vec::new();
+        each_thread(|tid| found.push(tid)).expect("listed");
+        assert!(
+            found.contains(&tid) && found.contains(&sys::gettid()),
+            "{found:?}"
+        );
+        let asleep = || {
+            matches!(
+                look(tid),
+                Seen::Call {
+                    nr: libc::SYS_futex,
+                    ..
+                }
+            )
+        };
+        while !asleep() {
+            std::thread::yield_now();
+        }
+        drop(end);
+        thread.join().expect("ends");
+        assert_eq!(look(tid), Seen::Gone);
+    }
+}

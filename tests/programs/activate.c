@@ -1,0 +1,150 @@
+/* Threads that are in a system call, or make one after another, while their process begins to be managed.
+ * Usage: activate [MIB]; the block that is filled meanwhile, default 16 MiB: give several times the budget.
+ *
+ * Each waiter blocks in a call with a buffer on the heap (touched before or not) until the block has been filled and
+ * verified: by then all that could leave RAM has left. Busy threads read and write all the time. */
+#include "check.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#define LENGTH (8 * PAGE)
+
+struct waiter {
+	const char *name;
+	void (*wait)(struct waiter *self);
+	pthread_t thread;
+	int fds[2];
+	bool touched;
+	atomic_int waits;
+};
+
+static atomic_int stop;
+static char message[LENGTH];
+
+/* Heap memory of a waiter's own, in the middle of nothing else. */
+static char *buffer(struct waiter *self, size_t len)
+{
+	char *p = must_malloc(len + 2 * PAGE);
+	p = (char *)(((uintptr_t)p + PAGE) & ~(PAGE - 1));
+	if (self->touched)
+		memset(p, 0x55, len);
+	self->waits = 1;
+	return p;
+}
+
+static void wait_read(struct waiter *self)
+{
+	char *p = buffer(self, LENGTH);
+	CHECK_EQ(self->name, LENGTH, (long)read(self->fds[0], p, LENGTH));
+	CHECK_MEM(self->name, message, p, LENGTH);
+}
+
+static void wait_readv(struct waiter *self)
+{
+	struct iovec *parts = (struct iovec *)buffer(self, LENGTH + PAGE);
+	char *p = (char *)parts + PAGE;
+	parts[0] = (struct iovec){p, PAGE};
+	parts[1] = (struct iovec){p + PAGE, LENGTH - PAGE};
+	CHECK_EQ(self->name, LENGTH, (long)readv(self->fds[0], parts, 2));
+	CHECK_MEM(self->name, message, p, LENGTH);
+}
+
+static void wait_recvmsg(struct waiter *self)
+{
+	char *p = buffer(self, LENGTH + 2 * PAGE);
+	struct msghdr *header = (struct msghdr *)(p + LENGTH);
+	struct iovec *part = (struct iovec *)(p + LENGTH + PAGE);
+	*part = (struct iovec){p, LENGTH};
+	*header = (struct msghdr){.msg_iov = part, .msg_iovlen = 1};
+	CHECK_EQ(self->name, LENGTH, (long)recvmsg(self->fds[0], header, MSG_WAITALL));
+	CHECK_MEM(self->name, message, p, LENGTH);
+}
+
+static void wait_epoll(struct waiter *self)
+{
+	struct epoll_event *events = (struct epoll_event *)buffer(self, PAGE);
+	struct epoll_event wanted = {.events = EPOLLIN, .data.u64 = 77};
+	int epoll = epoll_create1(0);
+	CHECK_OK(self->name, epoll_ctl(epoll, EPOLL_CTL_ADD, self->fds[0], &wanted));
+	CHECK_EQ(self->name, 1, epoll_wait(epoll, events, 8, -1));
+	CHECK_EQ(self->name, 77, events[0].data.u64);
+	close(epoll);
+}
+
+static void wait_poll(struct waiter *self)
+{
+	struct pollfd *fds = (struct pollfd *)buffer(self, PAGE);
+	*fds = (struct pollfd){.fd = self->fds[0], .events = POLLIN};
+	CHECK_EQ(self->name, 1, poll(fds, 1, -1));
+	CHECK_EQ(self->name, POLLIN, fds->revents);
+}
+
+static void *waiter_main(void *argument)
+{
+	struct waiter *self = argument;
+	self->wait(self);
+	return NULL;
+}
+
+/* Calls that end at once, one after another. */
+static void *busy_main(void *argument)
+{
+	(void)argument;
+	char *p = must_malloc(2 * PAGE);
+	int zero[2], fds[2];
+	CHECK_OK("a pipe", pipe(fds));
+	zero[0] = fileno(fopen("/dev/zero", "r"));
+	while (!stop && failures() == 0) {
+		memset(p, 0x77, PAGE);
+		CHECK_EQ("reading zeros", PAGE, (long)read(zero[0], p, PAGE));
+		CHECK_ZERO("zeros read", p, PAGE);
+		fill(p, PAGE, 5);
+		CHECK_EQ("writing to a pipe", PAGE, (long)write(fds[1], p, PAGE));
+		CHECK_EQ("reading from it", PAGE, (long)read(fds[0], p + PAGE, PAGE));
+		CHECK_FILL("what was read from it", p + PAGE, PAGE, 5);
+	}
+	return NULL;
+}
+
+static struct waiter waiters[] = {
+	{.name = "read", .wait = wait_read},         {.name = "read, touched", .wait = wait_read, .touched = true},
+	{.name = "readv", .wait = wait_readv},       {.name = "recvmsg", .wait = wait_recvmsg},
+	{.name = "epoll_wait", .wait = wait_epoll},  {.name = "poll, touched", .wait = wait_poll, .touched = true},
+};
+
+int main(int argc, char **argv)
+{
+	check_init(argv);
+	size_t len = (argc > 1 ? strtoul(argv[1], NULL, 10) : 16) * MIB;
+	pthread_t busy[2];
+	fill(message, LENGTH, 9);
+	for (size_t i = 0; i < NELEM(waiters); i++) {
+		CHECK_OK("a socket", socketpair(AF_UNIX, SOCK_STREAM, 0, waiters[i].fds));
+		CHECK_EQ("a thread", 0, pthread_create(&waiters[i].thread, NULL, waiter_main, &waiters[i]));
+		while (!waiters[i].waits)
+			usleep(1000);
+	}
+	for (size_t i = 0; i < NELEM(busy); i++)
+		CHECK_EQ("a thread", 0, pthread_create(&busy[i], NULL, busy_main, NULL));
+	usleep(100000);
+	char *block = map_anon(len);
+	fill(block, len, 1);
+	CHECK_FILL("the block", block, len, 1);
+	for (size_t i = 0; i < NELEM(waiters); i++) {
+		CHECK_EQ("a message", LENGTH, (long)write(waiters[i].fds[1], message, LENGTH));
+		CHECK_EQ("the end of a thread", 0, pthread_join(waiters[i].thread, NULL));
+	}
+	stop = 1;
+	for (size_t i = 0; i < NELEM(busy); i++)
+		CHECK_EQ("the end of a thread", 0, pthread_join(busy[i], NULL));
+	CHECK_FILL("the block, again", block, len, 1);
+	if (failures() == 0)
+		say("ok activate\n");
+	return failures() ? 1 : 0;
+}
