@@ -2,7 +2,7 @@
  * Usage: activate [MIB]; the block that is filled meanwhile, default 16 MiB: give several times the budget.
  *
  * Each waiter blocks in a call with a buffer on the heap (touched before or not) until the block has been filled and
- * verified: by then all that could leave RAM has left. Busy threads read and write all the time. */
+ * verified: by then all that could leave RAM has left. Busy threads read and write, fork and spawn all the time. */
 #include "check.h"
 
 #include <poll.h>
@@ -10,8 +10,9 @@
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <spawn.h>
 #include <sys/uio.h>
-#include <time.h>
+#include <sys/wait.h>
 
 #define LENGTH (8 * PAGE)
 
@@ -112,6 +113,33 @@ static void *busy_main(void *argument)
 	return NULL;
 }
 
+static void end_of(const char *what, pid_t pid, int expected)
+{
+	int status = 0;
+	CHECK_EQ(what, pid, waitpid(pid, &status, 0));
+	CHECK_EQ(what, expected, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
+/* A child that reads and makes memory, and a program that is started: one after another. */
+static void *births_main(void *argument)
+{
+	(void)argument;
+	char *data = must_malloc(2 * MIB), *argv[] = {strdup("/bin/sh"), strdup("-c"), strdup("exit 7"), NULL};
+	char *environment[] = {NULL};
+	fill(data, 2 * MIB, 3);
+	while (!stop && failures() == 0) {
+		pid_t pid = fork();
+		if (pid == 0) {
+			fill(must_malloc(MIB), MIB, 4);
+			_exit(first_bad(data, 2 * MIB, 3) == SIZE_MAX ? 0 : 1);
+		}
+		end_of("a fork", pid, 0);
+		CHECK_EQ("posix_spawn", 0, posix_spawn(&pid, argv[0], NULL, NULL, argv, environment));
+		end_of("a program that was spawned", pid, 7);
+	}
+	return NULL;
+}
+
 static struct waiter waiters[] = {
 	{.name = "read", .wait = wait_read},         {.name = "read, touched", .wait = wait_read, .touched = true},
 	{.name = "readv", .wait = wait_readv},       {.name = "recvmsg", .wait = wait_recvmsg},
@@ -122,7 +150,7 @@ int main(int argc, char **argv)
 {
 	check_init(argv);
 	size_t len = (argc > 1 ? strtoul(argv[1], NULL, 10) : 16) * MIB;
-	pthread_t busy[2];
+	pthread_t busy[3];
 	fill(message, LENGTH, 9);
 	for (size_t i = 0; i < NELEM(waiters); i++) {
 		CHECK_OK("a socket", socketpair(AF_UNIX, SOCK_STREAM, 0, waiters[i].fds));
@@ -131,7 +159,7 @@ int main(int argc, char **argv)
 			usleep(1000);
 	}
 	for (size_t i = 0; i < NELEM(busy); i++)
-		CHECK_EQ("a thread", 0, pthread_create(&busy[i], NULL, busy_main, NULL));
+		CHECK_EQ("a thread", 0, pthread_create(&busy[i], NULL, i ? busy_main : births_main, NULL));
 	usleep(100000);
 	char *block = map_anon(len);
 	fill(block, len, 1);

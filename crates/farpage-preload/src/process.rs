@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use farpage::mm::{fd, mm, mode};
 use farpage::pool::{flag, is_managed};
 use farpage::trap::{self, Pins};
-use farpage::{fork, join, sys, vfork};
+use farpage::{births, fork, join, sys, vfork};
 
 use crate::plain::Plain;
 use crate::real::call_real;
@@ -74,6 +74,7 @@ struct CloneBirth {
 extern "C" fn run_clone(birth: *mut c_void) -> c_int {
     // SAFETY: the caller of clone's, in this process's copy of its stack.
     let CloneBirth { start, argument } = unsafe { (birth as *mut CloneBirth).read() };
+    join::rejoin_after_dormant_fork();
     let status = start(argument);
     // SAFETY: ends this process.
     unsafe { sys::raw(libc::SYS_exit_group, [status as u64, 0, 0, 0, 0, 0]) };
@@ -104,6 +105,9 @@ pub unsafe extern "C" fn clone(
     // A new task has no alternate signal stack: where its stack is managed, the top of it stays in RAM, so that faults deeper
     // down can be delivered there.
     let top = (stack as u64).saturating_sub(CLONE_STACK_KEPT);
+    let _birth = (!copies && flags & libc::CLONE_VFORK != 0)
+        .then(births::begin)
+        .flatten();
     let mut pins = Pins::new();
     if !copies && flags & libc::CLONE_VFORK != 0 && mm().is_active() {
         pins.add(mm(), top, CLONE_STACK_KEPT);
@@ -438,6 +442,7 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
     let (pid, path, actions, attributes, argv, envp) = request;
     // libc writes the pid while it blocks all signals: not into the program's memory, which may be cold.
     let mut started: libc::pid_t = 0;
+    let _birth = births::begin();
     // SAFETY: the caller's arguments.
     unsafe {
         let environment = Environment::following(envp);
@@ -535,6 +540,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
     // SAFETY: the caller's strings and its environment.
     unsafe {
+        let _birth = births::begin();
         let mut pins = Pins::new();
         pin_string(&mut pins, command);
         pin_strings(&mut pins, environ);

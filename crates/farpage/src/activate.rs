@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 
+use crate::births;
 use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
 use crate::pool::flag;
@@ -62,7 +63,12 @@ fn activate_alone() -> bool {
     if mm.mode.load(Ordering::Acquire) != mode::DORMANT {
         return false;
     }
-    if let Err(step) = run_steps(mm) {
+    if !births::close() {
+        return false;
+    }
+    let result = run_steps(mm);
+    births::open();
+    if let Err(step) = result {
         mm.mode.store(mode::OFF, Ordering::Release);
         // It swaps nothing, so nobody waits for it to open what is added to the tree.
         mm.entry().area_epoch.store(u32::MAX, Ordering::Release);

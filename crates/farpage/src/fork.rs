@@ -19,6 +19,7 @@ use farpage_core::page_state::{Kind, PageState};
 use farpage_core::range_map::{Range, RangeMap};
 use farpage_core::stats::Counter;
 
+use crate::births;
 use crate::cleanup;
 use crate::cow;
 use crate::gate::Spin;
@@ -38,7 +39,8 @@ static NOT_INHERITED: Spin<Option<RangeMap<'static>>> = Spin::new(None);
 /// Runs `libc_call`, which may fork, with this thread's system calls dispatched to [`on_dispatch`].
 pub fn window(libc_call: &mut dyn FnMut() -> i64) -> i64 {
     let mm = mm();
-    if !mm.is_active() {
+    let birth = births::begin();
+    if birth.is_some() || !mm.is_active() {
         return libc_call();
     }
     let mask = sys::block_signals();

@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
 
+use crate::births;
 use crate::cleanup;
 use crate::fork;
 use crate::mm::{self, fd, mode};
@@ -114,6 +115,7 @@ pub fn rejoin_after_dormant_fork() {
     if mm.mode.load(Ordering::Relaxed) != mode::DORMANT {
         return;
     }
+    births::forget();
     let pool = mm.pool();
     let index = own_entry(pool, mm.fd(fd::POOL)).unwrap_or(MAX_PROCESSES);
     mm.index.store(index as u32, Ordering::Relaxed);

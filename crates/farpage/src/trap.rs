@@ -14,6 +14,7 @@ pub mod pieces;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::births;
 use crate::fault;
 use crate::filter::{FilterConfig, build};
 use crate::mem;
@@ -118,9 +119,7 @@ pub fn on_trap(context: &mut libc::ucontext_t) {
     let mm = mm();
     if !mm.is_active() {
         // Another thread is making the process active. Should it fail, the call is made as it is.
-        let mask = sys::block_signals();
-        drop(mm.gate.shared());
-        sys::set_mask(mask);
+        births::wait_for_activation(mm);
     }
     mm.header().count(farpage_core::stats::Counter::SyscallTrap, 1);
     let result = match nr {
