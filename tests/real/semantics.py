@@ -1,8 +1,12 @@
 """The C programs of tests/programs: memory semantics, children and threads in great number, no memory left."""
 
+import json
+import sys
+import time
+
 from cases import swapped_out
-from common import TESTS, Skip, check
-from context import REGISTRY, Test, test
+from common import FARPAGE, TESTS, WORK, Skip, check
+from context import REGISTRY, Test, last_words, test
 
 SEMANTICS = (
     "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_exec sem_syscalls "
@@ -109,6 +113,27 @@ def late(context):
     got = context.budget_run(240, [program("late"), 96, 4], timeout_s=120)
     check(got.code == 0, failures(got))
     check("ok late" in got.out, f"ended without 'ok late': {got.out[-200:]}")
+
+
+@test("called-up", per_delivery=True)
+def called_up(context):
+    """A process that fitted when it grew gives its memory up when another needs it. It once kept all of it to its end, and
+    what was left was too little for the rest: under a hard limit one of them was killed."""
+    go = context.directory / "go"
+    hold = f"'{sys.executable}' '{WORK / 'hold.py'}' 18 '{go}'"
+    script = f"{hold} & sleep 3; '{program('fill')}' 120 1 mmap & wait $!; code=$?; touch '{go}'; wait; exit $code"
+    shown = {}
+    with context.start(64, ["sh", "-c", script], timeout_s=120) as job:
+        while job.process.poll() is None:
+            got = context.plain([FARPAGE, "stat", job.process.pid, "--json"])
+            for process in json.loads(got.out)["processes"] if got.code == 0 and got.out else []:
+                if process["active"]:
+                    shown[process["pid"]] = process
+            time.sleep(0.1)
+        text = job.out.read_text()
+        check(job.wait() == 0 and "ok" in text and "FAIL" not in text, f"{text} {last_words(job)}")
+        context.finish(job)
+    check(len(shown) == 2, f"active: {shown}")
 
 
 @test("activate", per_delivery=True)

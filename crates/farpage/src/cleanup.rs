@@ -91,6 +91,7 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     entry.area_epoch.store(0, Ordering::Relaxed);
     entry.area_errno.store(0, Ordering::Relaxed);
     entry.execing.store(0, Ordering::Relaxed);
+    entry.call_up.store(0, Ordering::Relaxed);
     entry.born_ns.store(0, Ordering::Relaxed);
     entry.pid.store(0, Ordering::Relaxed);
     entry.state.store(entry_state::FREE, Ordering::Release);

@@ -12,7 +12,7 @@ use crate::cleanup;
 use crate::fork;
 use crate::mm::{self, fd, mode};
 use crate::pool::{MAX_PROCESSES, Pool, entry_state, flag};
-use crate::{activate, sys};
+use crate::{activate, sentinel, sys};
 
 /// Names the pool's descriptor in the environment of every process of the tree.
 pub const ENV_POOL: &CStr = c"FARPAGE_POOL_FD";
@@ -116,6 +116,7 @@ pub fn rejoin_after_dormant_fork() {
         return;
     }
     births::forget();
+    sentinel::forget();
     let pool = mm.pool();
     let index = own_entry(pool, mm.fd(fd::POOL)).unwrap_or(MAX_PROCESSES);
     mm.index.store(index as u32, Ordering::Relaxed);

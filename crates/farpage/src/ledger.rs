@@ -14,6 +14,7 @@ use farpage_core::zpool::ZPAGE_BYTES;
 use crate::cleanup;
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state};
 use crate::recount;
+use crate::sentinel;
 use crate::sys;
 
 /// An entry taken by a parent whose child never came to life.
@@ -169,6 +170,7 @@ impl Ledger {
         self.changed = self.live != self.entries;
         beside.unmanaged = beside.unmanaged.max(beside.uncharged) + own_pages();
         self.set_limit(beside);
+        sentinel::call_up(&self.pool);
         let header = self.pool.header();
         let late = header.promises.load(Ordering::SeqCst) - promises;
         if late > 0 {

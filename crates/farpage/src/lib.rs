@@ -46,6 +46,7 @@ pub mod remote;
 pub mod request;
 pub mod residency;
 pub mod runs;
+mod sentinel;
 pub mod sigmask;
 pub mod signals;
 pub mod slot_batch;

@@ -21,6 +21,7 @@ use crate::gate::Alone;
 use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES, is_managed};
+use crate::sentinel;
 use crate::sys::{self, Errno};
 use crate::tiers;
 
@@ -144,6 +145,7 @@ pub fn grow(mm: &Mm, bytes: u64) {
     activate::on_growth(mm);
     if !mm.is_active() {
         promise(mm, bytes);
+        sentinel::on_growth(mm);
     }
 }
 

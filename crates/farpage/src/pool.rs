@@ -310,6 +310,8 @@ pub struct ProcEntry {
     pub area_epoch: AtomicU32,
     /// Why it could not get one of them; 0: it could.
     pub area_errno: AtomicI32,
+    /// Asks a dormant process to become active (see `sentinel`).
+    pub call_up: AtomicU32,
 }
 
 /// A mapped pool.
