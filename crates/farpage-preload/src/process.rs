@@ -3,10 +3,11 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering;
 
+use farpage::births::{self, Birth};
 use farpage::mm::{fd, mm, mode};
 use farpage::pool::{flag, is_managed};
 use farpage::trap::{self, Pins};
-use farpage::{births, fork, join, sys, vfork};
+use farpage::{fork, join, sys, vfork};
 
 use crate::plain::Plain;
 use crate::real::call_real;
@@ -28,11 +29,13 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    let pid = fork::window(&mut || i64::from(call_real!(_Fork as fn() -> libc::pid_t,))) as libc::pid_t;
-    if pid == 0 {
-        join::rejoin_after_dormant_fork();
-    }
-    pid
+    fork::window(&mut || {
+        let pid = call_real!(_Fork as fn() -> libc::pid_t,);
+        if pid == 0 {
+            join::rejoin_after_dormant_fork();
+        }
+        i64::from(pid)
+    }) as libc::pid_t
 }
 
 #[unsafe(no_mangle)]
@@ -262,19 +265,44 @@ impl Drop for Environment {
     }
 }
 
-/// Tells the supervisor that what comes next may not be ours any more; undone if exec fails.
-fn mark_exec(on: bool) {
-    if let Some(entry) = mm().entry_opt()
-        && entry.pid.load(Ordering::Relaxed) == sys::getpid()
-    {
-        entry.execing.store(u32::from(on), Ordering::Relaxed);
+/// An exec under way: tells the supervisor that what comes next may not be ours any more. A dormant process stays so, or the new image
+/// might get a signal that was meant for the old one. Undone if exec fails.
+struct Exec {
+    own: bool,
+    _birth: Option<Birth>,
+}
+
+impl Exec {
+    fn begin() -> Exec {
+        // A child that borrows its parent's memory does not speak for it.
+        let own = mm()
+            .entry_opt()
+            .is_some_and(|entry| entry.pid.load(Ordering::Relaxed) == sys::getpid());
+        let exec = Exec {
+            own,
+            _birth: own.then(births::begin).flatten(),
+        };
+        exec.mark(true);
+        exec
+    }
+
+    fn mark(&self, on: bool) {
+        if let Some(entry) = mm().entry_opt().filter(|_| self.own) {
+            entry.execing.store(u32::from(on), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        self.mark(false);
     }
 }
 
 fn exec(nr: i64, args: impl Fn(Strings) -> [u64; 6], envp: Strings) -> c_int {
     // SAFETY: the caller's environment.
     let environment = unsafe { Environment::following(envp) };
-    mark_exec(true);
+    let exec = Exec::begin();
     let args = args(environment.strings);
     let raw = if mm().is_active() {
         trap::perform(nr, args)
@@ -282,7 +310,7 @@ fn exec(nr: i64, args: impl Fn(Strings) -> [u64; 6], envp: Strings) -> c_int {
         // SAFETY: the caller's call.
         unsafe { sys::raw(nr, args) }
     };
-    mark_exec(false);
+    drop(exec);
     drop(environment);
     result(raw) as c_int
 }
@@ -347,7 +375,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
     unsafe {
         let environment = Environment::following(envp);
         let borrowed = vfork::is_borrowed(mm());
-        mark_exec(true);
+        let _exec = Exec::begin();
         let mut done = -1;
         for _ in 0..vfork::TRIES {
             let mut pins = Pins::new();
@@ -369,7 +397,6 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
                 break;
             }
         }
-        mark_exec(false);
         done
     }
 }

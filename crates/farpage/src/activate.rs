@@ -56,7 +56,11 @@ pub fn activate() {
 
 fn activate_alone() -> bool {
     let mm = mm();
-    if mm.entry_opt().is_none() {
+    // A child that borrows this memory (vfork) has descriptors of its own.
+    if mm
+        .entry_opt()
+        .is_none_or(|entry| entry.pid.load(Ordering::Relaxed) != sys::getpid())
+    {
         return false;
     }
     let _alone = mm.gate.alone();
@@ -67,9 +71,12 @@ fn activate_alone() -> bool {
         return false;
     }
     let result = run_steps(mm);
+    if result.is_err() {
+        mm.mode.store(mode::OFF, Ordering::Release);
+        in_flight::forget();
+    }
     births::open();
     if let Err(step) = result {
-        mm.mode.store(mode::OFF, Ordering::Release);
         // It swaps nothing, so nobody waits for it to open what is added to the tree.
         mm.entry().area_epoch.store(u32::MAX, Ordering::Release);
         let code = sys::Num::new(step.1.0 as u64, 10);

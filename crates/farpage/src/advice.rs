@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::page_state::Kind;
 
 use crate::fault;
+use crate::in_flight;
 use crate::mem::{discard, managed_pages};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode};
 use crate::sys;
@@ -29,14 +30,25 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     if matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
         note_huge(mm, addr, len, advice == libc::MADV_HUGEPAGE);
     }
-    let Some((lo, hi)) = managed_pages(addr, len).filter(|_| mm.is_active()) else {
+    let Some((lo, hi)) = managed_pages(addr, len) else {
         return kernel(addr, len);
     };
+    if !mm.is_active() {
+        // Kept dormant meanwhile: content that goes without the books' knowledge would be missed.
+        let mask = sys::block_signals();
+        let inside = mm.gate.shared();
+        let result = (!mm.is_active()).then(|| kernel(addr, len));
+        drop(inside);
+        sys::set_mask(mask);
+        if let Some(result) = result {
+            return result;
+        }
+    }
     if !addr.is_multiple_of(PAGE) {
         return EINVAL;
     }
     match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE if any_locked(mm, lo, hi) => EINVAL,
+        libc::MADV_DONTNEED | libc::MADV_FREE if is_locked(mm, lo, hi) => EINVAL,
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
         libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
             prefetch(mm, lo, hi, advice)
@@ -78,7 +90,15 @@ fn note_huge(mm: &Mm, addr: u64, len: u64, wanted: bool) {
     }
 }
 
-/// Whether the program has locked one of the pages. (A page kept for good is our affair, and its content may go.)
+/// Whether the program has locked one of the pages; calls that have ended do not count.
+fn is_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
+    any_locked(mm, lo, hi) && {
+        in_flight::watch_now(mm);
+        any_locked(mm, lo, hi)
+    }
+}
+
+/// Whether a page is pinned. (A page kept for good is our affair, and its content may go.)
 fn any_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
     let mut page = lo;
     while page < hi {

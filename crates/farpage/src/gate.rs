@@ -64,6 +64,11 @@ impl Gate {
         self.word.store(ALONE, Ordering::Relaxed);
     }
 
+    /// In a child of a fork that did not pass the gate: nobody is inside.
+    pub fn open(&self) {
+        self.word.store(0, Ordering::Relaxed);
+    }
+
     /// Enters alone: waits until the others have left; later ones wait outside. Blocks signals until dropped.
     pub fn alone(&self) -> Alone<'_> {
         let mask = sys::block_signals();

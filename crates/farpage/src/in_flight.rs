@@ -13,12 +13,13 @@
 //! Reads files of /proc into buffers on the stack; the table of kept ranges is memory of ours.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::fault;
 use crate::gate::Spin;
 use crate::mm::{Mm, PAGE, address};
 use crate::pool::flag;
+use crate::sentinel;
 use crate::sys::{self, Errno, Num};
 use crate::syscalls;
 use crate::trap;
@@ -51,9 +52,15 @@ struct Kept {
     /// Address of `KEPT_MAX` ranges; 0: none yet.
     table: u64,
     len: usize,
+    /// In all of them.
+    pages: u64,
 }
 
-static KEPT: Spin<Kept> = Spin::new(Kept { table: 0, len: 0 });
+static KEPT: Spin<Kept> = Spin::new(Kept {
+    table: 0,
+    len: 0,
+    pages: 0,
+});
 /// When is looked next, and how long after that again; 0: nothing is kept.
 static NEXT_NS: AtomicU64 = AtomicU64::new(0);
 static EVERY_NS: AtomicU64 = AtomicU64::new(WATCH_NS.0);
@@ -66,6 +73,7 @@ impl Kept {
         if self.table != 0 && self.len < KEPT_MAX {
             let at = self.len;
             self.len += 1;
+            self.pages += range.hi - range.lo;
             self.ranges()[at] = range;
         }
     }
@@ -76,6 +84,27 @@ impl Kept {
         }
         // SAFETY: memory of ours for KEPT_MAX ranges, any bytes of which are one; `len` is at most that.
         unsafe { core::slice::from_raw_parts_mut(self.table as *mut Range, self.len) }
+    }
+
+    /// Lets every range go that `ends` names, but for the pins of `unmapped` pages, which went with their mapping.
+    fn release(&mut self, mm: &Mm, unmapped: core::ops::Range<u64>, ends: impl Fn(&Range) -> bool) {
+        let mut at = 0;
+        while let Some(range) = self.ranges().get(at).copied() {
+            if !ends(&range) {
+                at += 1;
+                continue;
+            }
+            (range.lo..range.hi)
+                .filter(|page| !unmapped.contains(page))
+                .for_each(|page| fault::unpin(mm, page));
+            let last = self.len - 1;
+            self.ranges().swap(at, last);
+            self.len = last;
+            self.pages -= range.hi - range.lo;
+        }
+        if self.len == 0 {
+            NEXT_NS.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -100,13 +129,13 @@ pub fn settle(mm: &Mm) -> Result<(), Errno> {
     if mm.header().has(flag::THREAD_DELIVERY) {
         return Ok(());
     }
-    let own = sys::gettid();
+    let (own, sentinel) = (sys::gettid(), sentinel::tid());
     let mut running = 0;
     each_thread(|tid| {
-        if tid == own {
+        if tid == own || tid == sentinel {
             return;
         }
-        match look(tid) {
+        match look_past_vfork(tid) {
             Seen::Gone | Seen::Elsewhere => {}
             Seen::Call { nr, args, call } => keep(mm, tid, (nr, args), call),
             Seen::Running => {
@@ -125,11 +154,40 @@ pub fn settle(mm: &Mm) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has each thread of [`AWAITED`] run our signal handler.
+/// Waits until a child that runs in this memory (vfork) has become a program: it was made before the filter, so its faults and calls
+/// are nobody's.
+fn look_past_vfork(tid: i32) -> Seen {
+    let start = sys::now_ns();
+    loop {
+        let seen = look(tid);
+        let borrows = match seen {
+            Seen::Call { nr, args, .. } => match nr {
+                libc::SYS_vfork | libc::SYS_clone3 => true,
+                libc::SYS_clone => args[0] & libc::CLONE_VFORK as u64 != 0,
+                _ => false,
+            },
+            _ => false,
+        };
+        if !borrows || sys::now_ns() - start > PATIENCE_NS {
+            return seen;
+        }
+        nap();
+    }
+}
+
+fn nap() {
+    sys::futex_wait(&AtomicU32::new(0), 0, false, NAP_US);
+}
+
+/// Has each thread of [`AWAITED`] run our signal handler, unless it has gone to sleep meanwhile.
 fn pass_through_handler(mm: &Mm) {
-    for awaited in &AWAITED {
-        let tid = awaited.load(Ordering::SeqCst);
-        if tid != 0 && !interrupt(tid) {
+    let tids: [i32; TOGETHER] = core::array::from_fn(|at| AWAITED[at].load(Ordering::SeqCst));
+    for (tid, awaited) in tids.iter().zip(&AWAITED).filter(|(tid, _)| **tid != 0) {
+        let seen = look(*tid);
+        if let Seen::Call { nr, args, call } = seen {
+            keep(mm, *tid, (nr, args), call);
+        }
+        if seen != Seen::Running || !interrupt(*tid) {
             awaited.store(0, Ordering::SeqCst);
         }
     }
@@ -141,16 +199,17 @@ fn pass_through_handler(mm: &Mm) {
             if tid == 0 {
                 continue;
             }
-            match look(tid) {
-                Seen::Gone => awaited.store(0, Ordering::SeqCst),
-                Seen::Call { nr, args, call } if late => keep(mm, tid, (nr, args), call),
-                _ => {}
-            }
-            if late {
+            if late || look(tid) == Seen::Gone {
                 awaited.store(0, Ordering::SeqCst);
             }
         }
-        sys::futex_wait(&core::sync::atomic::AtomicU32::new(0), 0, false, NAP_US);
+        nap();
+    }
+    // One that had decided for a call of a dormant process before, and made it only now, waits in it.
+    for tid in tids.into_iter().filter(|tid| *tid != 0) {
+        if let Seen::Call { nr, args, call } = look(tid) {
+            keep(mm, tid, (nr, args), call);
+        }
     }
 }
 
@@ -186,7 +245,7 @@ pub fn is_interrupt(code: i32, value: u64) -> bool {
     true
 }
 
-/// Makes what a call may touch present, and notes it. At most half the limit, as for a call that is trapped.
+/// Makes what a call may touch present, and notes it. At most half the limit for all together.
 fn keep(mm: &Mm, tid: i32, (nr, args): (i64, [u64; 6]), call: u64) {
     // A call that goes on after a stop has the arguments of the one it was.
     let nr = if nr == libc::SYS_restart_syscall {
@@ -200,7 +259,8 @@ fn keep(mm: &Mm, tid: i32, (nr, args): (i64, [u64; 6]), call: u64) {
         let Some((lo, hi)) = trap::managed_part(start, len) else {
             return;
         };
-        let hi = hi.min(lo + most);
+        let mut kept = KEPT.lock();
+        let hi = hi.min(lo + most.saturating_sub(kept.pages));
         let (from, bytes) = (address(lo), (hi - lo) * PAGE);
         // SAFETY: brings pages of the program in, as a touch would; what is not mapped is an error and stays so.
         unsafe {
@@ -208,7 +268,7 @@ fn keep(mm: &Mm, tid: i32, (nr, args): (i64, [u64; 6]), call: u64) {
                 let _ = sys::madvise(from, bytes, POPULATE_READ);
             }
         }
-        KEPT.lock().push(Range { tid, call, lo, hi });
+        kept.push(Range { tid, call, lo, hi });
     });
 }
 
@@ -219,6 +279,7 @@ pub fn pin(mm: &Mm) {
         let present = (range.lo..range.hi).take_while(|page| fault::pin_present(mm, *page));
         range.hi = range.lo + present.count() as u64;
     }
+    kept.pages = kept.ranges().iter().map(|range| range.hi - range.lo).sum();
     if kept.len > 0 {
         EVERY_NS.store(WATCH_NS.0, Ordering::Relaxed);
         NEXT_NS.store(sys::now_ns() + WATCH_NS.0, Ordering::Relaxed);
@@ -231,35 +292,58 @@ pub fn watch(mm: &Mm) {
     if next == 0 || now < next {
         return;
     }
-    // No fork meanwhile: the child could not take the lock.
-    let _inside = mm.gate.shared();
-    let mut kept = KEPT.lock();
-    let mut at = 0;
-    while let Some(range) = kept.ranges().get(at).copied() {
-        // A thread that runs may be in the call still.
-        let stays = match look(range.tid) {
-            Seen::Running => true,
-            Seen::Call { call, .. } => call == range.call,
-            Seen::Gone | Seen::Elsewhere => false,
-        };
-        if stays {
-            at += 1;
-            continue;
-        }
-        (range.lo..range.hi).for_each(|page| fault::unpin(mm, page));
-        let last = kept.len - 1;
-        kept.ranges().swap(at, last);
-        kept.len = last;
-    }
     let every = (EVERY_NS.load(Ordering::Relaxed) * 2).min(WATCH_NS.1);
     EVERY_NS.store(every, Ordering::Relaxed);
-    NEXT_NS.store(if kept.len == 0 { 0 } else { now + every }, Ordering::Relaxed);
+    NEXT_NS.store(now + every, Ordering::Relaxed);
+    // No fork meanwhile: the child could not take the lock.
+    let _inside = mm.gate.shared();
+    KEPT.lock().release(mm, 0..0, |range| !may_be_in(range));
+}
+
+/// The same at once, for a thread that is about to say something about pages, and is in no such call itself.
+pub fn watch_now(mm: &Mm) {
+    if NEXT_NS.load(Ordering::Relaxed) != 0 {
+        let mask = sys::block_signals();
+        {
+            let _inside = mm.gate.shared();
+            let own = sys::gettid();
+            KEPT.lock()
+                .release(mm, 0..0, |range| range.tid == own || !may_be_in(range));
+        }
+        sys::set_mask(mask);
+    }
+}
+
+/// Whether a thread may be in the call that it was in. One that runs is sent through the handler to be sure that it is not.
+fn may_be_in(range: &Range) -> bool {
+    match look(range.tid) {
+        Seen::Call { call, .. } => call == range.call,
+        Seen::Gone | Seen::Elsewhere => false,
+        Seen::Running => {
+            AWAITED[0].store(range.tid, Ordering::SeqCst);
+            if interrupt(range.tid) {
+                (0..10)
+                    .take_while(|_| AWAITED[0].load(Ordering::SeqCst) != 0)
+                    .for_each(|_| nap());
+            }
+            AWAITED[0].swap(0, Ordering::SeqCst) != 0
+        }
+    }
+}
+
+/// Pages `lo..hi` are unmapped or moved away, and their pins gone. The caller is alone inside the gate.
+pub fn unmapped(mm: &Mm, lo: u64, hi: u64) {
+    if NEXT_NS.load(Ordering::Relaxed) != 0 {
+        KEPT.lock()
+            .release(mm, lo..hi, |range| range.lo < hi && lo < range.hi);
+    }
 }
 
 /// In a forked child, which has none of the threads, or after an activation that failed.
 pub fn forget() {
     NEXT_NS.store(0, Ordering::Relaxed);
-    KEPT.lock().len = 0;
+    let mut kept = KEPT.lock();
+    (kept.len, kept.pages) = (0, 0);
 }
 
 /// Calls `f` with every thread of this process.
@@ -360,8 +444,9 @@ fn parse(line: &[u8]) -> Seen {
             .and_then(|digits| u64::from_str_radix(digits, 16).ok())
             .unwrap_or(0);
     }
-    // FNV-1a.
-    let call = line.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+    // FNV-1a of all but the number: a call that goes on after a stop has another.
+    let described = line.iter().skip_while(|byte| **byte != b' ');
+    let call = described.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     });
     Seen::Call { nr, args, call }

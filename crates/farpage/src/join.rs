@@ -115,6 +115,8 @@ pub fn rejoin_after_dormant_fork() {
     if mm.mode.load(Ordering::Relaxed) != mode::DORMANT {
         return;
     }
+    // Another thread may have been alone inside at the fork.
+    mm.gate.open();
     births::forget();
     sentinel::forget();
     let pool = mm.pool();

@@ -19,6 +19,7 @@ use crate::fault;
 use crate::fork;
 use crate::gate::Alone;
 use crate::huge_advice;
+use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES, is_managed};
 use crate::sentinel;
@@ -283,6 +284,7 @@ pub fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
 fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     fork::forget_advice(lo, hi);
     huge_advice::forget(lo, hi);
+    in_flight::unmapped(mm, lo, hi);
     if mm.is_active() {
         drop_states(mm, lo, hi, true);
     }
@@ -653,6 +655,7 @@ fn settle_frames(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) -> bool {
 
 /// Carries page states to the new place, chunk counts with them.
 fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
+    in_flight::unmapped(mm, from, from + pages);
     let _step = mm.entry().moves.begin();
     for i in 0..pages {
         let word = mm.word(from + i);

@@ -5,7 +5,7 @@
 //! A bare thread, which touches no thread-local storage (see `thread`).
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use crate::activate;
 use crate::mm::{Mm, PAGE, mm, mode};
@@ -18,16 +18,22 @@ const DEAF: u32 = 0;
 const HEARS: u32 = 1;
 const ASKED: u32 = 2;
 /// The part of the budget from which on a process is worth a thread.
-const PART: i64 = 64;
+const PART: i64 = 16;
 /// How long it sleeps if nobody asks, and before it tries again what was put off.
 const SLEEP_US: u64 = 1_000_000;
 const AGAIN_US: u64 = 10_000;
 /// 1 once the thread of this process was started.
 static STARTED: AtomicU32 = AtomicU32::new(0);
+/// Its number.
+static TID: AtomicI32 = AtomicI32::new(0);
 
 /// Called when a dormant process has grown: starts the thread once that is worth it.
 pub fn on_growth(mm: &Mm) {
     let Some(entry) = mm.entry_opt() else { return };
+    // A child that borrows this memory (vfork) must not: the thread would be its own.
+    if entry.pid.load(Ordering::Relaxed) != sys::getpid() {
+        return;
+    }
     let large = entry.committed.load(Ordering::Relaxed) / PAGE as i64 > worth_a_thread(mm.pool());
     if large && STARTED.swap(1, Ordering::Relaxed) == 0 {
         entry.call_up.store(HEARS, Ordering::Relaxed);
@@ -40,6 +46,12 @@ pub fn on_growth(mm: &Mm) {
 /// In a forked child, which has no such thread.
 pub fn forget() {
     STARTED.store(0, Ordering::Relaxed);
+    TID.store(0, Ordering::Relaxed);
+}
+
+/// The number of this process's thread, which is in no call of the program's; 0: there is none.
+pub fn tid() -> i32 {
+    TID.load(Ordering::Relaxed)
 }
 
 fn worth_a_thread(pool: &Pool) -> i64 {
@@ -48,6 +60,7 @@ fn worth_a_thread(pool: &Pool) -> i64 {
 
 extern "C" fn sentinel_main() -> ! {
     let mm = mm();
+    TID.store(sys::gettid(), Ordering::Relaxed);
     while mm.mode.load(Ordering::Acquire) == mode::DORMANT {
         let word = &mm.entry().call_up;
         if word.load(Ordering::Acquire) == ASKED {

@@ -23,7 +23,8 @@ use crate::sys::{self, Errno};
 use crate::tier_files;
 use crate::writeback;
 
-const STACK_LEN: u64 = 64 << 10;
+/// Building the filter takes 45 KiB.
+const STACK_LEN: u64 = 256 << 10;
 /// How often a reclaimer looks at the tree's state on its own, in microseconds.
 const PERIOD_US: u64 = 20_000;
 /// Pages of which nothing can be spared.
