@@ -4,6 +4,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use farpage::commit;
 use farpage::mem;
 use farpage::mm::{PAGE, mm};
 use tikv_jemalloc_sys as je;
@@ -307,10 +308,10 @@ unsafe extern "C" fn extent_alloc(
 /// Counts `size` bytes as in use from now on; false when swap could not hold them.
 fn may_grow(size: usize) -> bool {
     let mm = mm();
-    mem::grow(mm, size as u64);
-    let fits = mem::room_for(mm, size as u64);
+    commit::grow(mm, size as u64);
+    let fits = commit::room_for(mm, size as u64);
     if !fits {
-        mem::commit(mm, -(size as i64));
+        commit::commit(mm, -(size as i64));
     }
     fits
 }

@@ -15,6 +15,7 @@ pub mod births;
 mod bits;
 pub mod check;
 pub mod cleanup;
+pub mod commit;
 pub mod control;
 pub mod cow;
 pub mod discard;

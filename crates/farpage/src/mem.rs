@@ -14,6 +14,7 @@ use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 
 use crate::activate;
+use crate::commit::{commit, grow, room_for};
 use crate::cow;
 use crate::fault;
 use crate::fork;
@@ -22,7 +23,6 @@ use crate::huge_advice;
 use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES, is_managed};
-use crate::sentinel;
 use crate::sys::{self, Errno};
 use crate::tiers;
 
@@ -129,40 +129,6 @@ pub fn mmap(request: Map) -> i64 {
             commit(mm, -(growth as i64));
             request.kernel()
         }
-    }
-}
-
-/// Whether `len` more bytes could be kept somewhere, were all of them touched.
-#[must_use]
-pub fn room_for(mm: &Mm, len: u64) -> bool {
-    !mm.is_active() || mm.header().room() >= (len / PAGE) as i64
-}
-
-/// Counts memory that is about to become writable, and becomes active if that is too much for the tree. Counted first: four
-/// processes that mapped at the same time once saw nothing of one another, and all stayed dormant. What then can't be had
-/// is taken back with [`commit`].
-pub fn grow(mm: &Mm, bytes: u64) {
-    commit(mm, bytes as i64);
-    activate::on_growth(mm);
-    if !mm.is_active() {
-        promise(mm, bytes);
-        sentinel::on_growth(mm);
-    }
-}
-
-/// A process that stays dormant is not asked when it fills what it has mapped: the rest of the tree makes room for that now.
-fn promise(mm: &Mm, bytes: u64) {
-    let pages = bytes.div_ceil(PAGE) as i64;
-    mm.header().promises.fetch_add(pages, Ordering::SeqCst);
-    mm.header().lower_limit(pages);
-}
-
-/// Counts memory that became (or ceased to be) writable; the sum decides when processes become active.
-pub fn commit(mm: &Mm, bytes: i64) {
-    mm.header().committed.fetch_add(bytes, Ordering::Relaxed);
-    kill_point!("commit-half");
-    if let Some(entry) = mm.entry_opt() {
-        entry.committed.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
