@@ -7,13 +7,13 @@ PRELOAD := $(ROOT)/target/release/libfarpage_preload.so
 # Without debug information: the library lies in memory, whole, in every tree.
 EMBEDDED := $(ROOT)/target/release/embedded/libfarpage_preload.so
 # jemalloc is compiled once, for the release; the other builds link that one (its configure takes minutes on a slow machine).
-JEMALLOC = $(shell ls -t $(ROOT)/target/release/build/tikv-jemalloc-sys-*/out/lib/libjemalloc_pic.a | head -1)
+JEMALLOC = $(shell ls -t $(ROOT)/target/release/build/tikv-jemalloc-sys-*/out/lib/libjemalloc_pic.a 2>/dev/null | head -1)
 KILL := --profile kill --features kill-points --target-dir $(ROOT)/target/kill
 export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-fit bench-kernel traces lint clean
+.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-fit bench-kernel traces lint format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -81,10 +81,11 @@ bench-kernel: deps build ## several times the budget: farpage against the kernel
 traces: deps build ## page touches of real programs, for `farpage sim reclaim build/traces/*.trace` (root, perf)
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/record.py $(TRACES)
 
-lint: ## format and lints, warnings denied
-	$(CARGO) fmt --all --check
-	@$(MAKE) --no-print-directory build
+lint: format build ## format and lints, warnings denied
 	JEMALLOC_OVERRIDE=$(JEMALLOC) $(CARGO) clippy --workspace --all-targets -- -D warnings
+
+format: ## whether all is formatted
+	$(CARGO) fmt --all --check
 
 clean: ## remove what was built (and .venv)
 	$(CARGO) clean
