@@ -40,7 +40,7 @@ programs: ## the C test programs, in build/tests
 demo: deps build ## sort 1.5 GB of NumPy data in a 384 MB budget
 	@FARPAGE_BIN=$(FARPAGE) sh demo/demo.sh
 
-test: deps build kill-build ## unit tests, then real programs at 3 to 5 times their budget (10 to 20 minutes)
+test: deps build kill-build ## unit tests, then real programs at 3 to 5 times their budget (10 to 25 minutes)
 	@JEMALLOC_OVERRIDE=$(JEMALLOC) $(PYTHON) tests/real/all.py
 
 soak: deps build kill-build programs ## the same programs, larger, and the stress program for an hour

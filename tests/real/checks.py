@@ -146,15 +146,15 @@ def file_descriptors(context):
 
 @test("summary", ALL)
 def summary(context):
-    got = context.budget_run(48, numpy_sort(128), quiet=False)
+    got = context.budget_run(32, numpy_sort(80), quiet=False)
     check(got.code == 0, f"exit code {got.code}: {got.err[-200:]}")
     for word in ("budget", "peak", "p50", "p99"):
         check(word in got.err.lower(), f"the summary does not tell {word!r}: {got.err[-600:]}")
     missing = [key for key in STATS_KEYS if key not in got.stats]
     check(not missing, f"--stats-json has no {', '.join(missing)}")
-    check(got.stats["ram_budget_bytes"] == 48 << 20, f"ram_budget_bytes {got.stats['ram_budget_bytes']}")
+    check(got.stats["ram_budget_bytes"] == 32 << 20, f"ram_budget_bytes {got.stats['ram_budget_bytes']}")
     check(got.stats["pgmajfault"] > 0, "no major faults in a run of 3 times its budget")
-    check(got.stats["peak_tree_bytes"] <= (48 << 20) * 1.05 + (16 << 20), f"peak {got.stats['peak_tree_bytes']}")
+    check(got.stats["peak_tree_bytes"] <= (32 << 20) * 1.05 + (16 << 20), f"peak {got.stats['peak_tree_bytes']}")
 
 
 @test("exec-when-active", ALL)
@@ -176,7 +176,7 @@ def copied_binary(context):
     shutil.copy(FARPAGE, copy)
     context.own(place)
     stats = context.directory / "copied.json"
-    argv = [copy, "run", "-q", "--ram", "48M", "--stats-json", stats, "--", *numpy_sort(128)]
+    argv = [copy, "run", "-q", "--ram", "32M", "--stats-json", stats, "--", *numpy_sort(80)]
     got = context.plain(argv)
     check(got.code == 0, f"exit code {got.code}: {got.err[-300:]}")
     counts = json.loads(stats.read_text())

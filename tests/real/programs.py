@@ -44,7 +44,7 @@ def python_cases(scale):
     numpy = (str(VENV_PYTHON),)
     order = int(2700 * scale**0.5)
     return [
-        Case("np-sort", 60 * scale, [VENV_PYTHON, WORK / "np_sort.py", 192 * scale], numpy, as_user=True),
+        Case("np-sort", 60 * scale, [VENV_PYTHON, WORK / "np_sort.py", 192 * scale], numpy),
         Case("np-solve", 56 * scale, [VENV_PYTHON, WORK / "np_solve.py", order, 4], numpy, timeout_s=300),
         Case("mp-fork", 80 * scale, [VENV_PYTHON, WORK / "mp_fork.py", 230 * scale], numpy),
     ]

@@ -94,7 +94,7 @@ def digest_of_dump(context):
 def redis_server(context):
     require(("redis-server", "redis-benchmark"))
     scale = 16 if context.soak else 1
-    count, budget = 24000 * scale, 10 * scale
+    count, budget = 20000 * scale, 10 * scale
     with context.start(budget, server_words(context, "redis"), timeout_s=900) as job:
         redis = Redis(socket_path(context, "redis"))
         fill(redis, count)
