@@ -26,7 +26,8 @@ def huge_run(context, swap, words, expect):
     expect = expect and kernel_gives() and context.delivery == "signal"
     env = {"EXPECT_HUGE": "1"} if expect else {}
     extra = ["--eager", *swap, *words]
-    got = context.budget_run(128, [program("sem_huge"), 208], timeout_s=400, extra=extra, env=env)
+    budget, mib = (192, 320) if context.soak else (128, 208)
+    got = context.budget_run(budget, [program("sem_huge"), mib], timeout_s=400, extra=extra, env=env)
     check(got.code == 0, failures(got))
     return context.stats()
 

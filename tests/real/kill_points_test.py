@@ -76,7 +76,8 @@ def run_tree(context, armed):
     """One tree with the points of `armed` (name: pass); the names of those that killed."""
     value = ",".join(f"{name}:{count}" for name, count in armed.items())
     words = ["--swap", "compressed:6M", "--swap", "/var/tmp:1G"]
-    budget, argv = 20, [program("killpoints"), 48, 3, 4 if context.soak else 2]
+    budget, mib, rounds = (24, 64, 4) if context.soak else (20, 48, 2)
+    argv = [program("killpoints"), mib, 3, rounds]
     if any(map(is_huge, armed)):
         # Each child walks through memory of its own that is kept in huge pages.
         words, budget, argv = [*words, "--eager", "--huge", "always"], 128, [argv[0], 160, *argv[2:], 48]

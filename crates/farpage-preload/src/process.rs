@@ -275,9 +275,7 @@ struct Exec {
 impl Exec {
     fn begin() -> Exec {
         // A child that borrows its parent's memory does not speak for it.
-        let own = mm()
-            .entry_opt()
-            .is_some_and(|entry| entry.pid.load(Ordering::Relaxed) == sys::getpid());
+        let own = mm().is_own();
         let exec = Exec {
             own,
             _birth: own.then(births::begin).flatten(),

@@ -57,26 +57,19 @@ pub fn activate() {
 fn activate_alone() -> bool {
     let mm = mm();
     // A child that borrows this memory (vfork) has descriptors of its own.
-    if mm
-        .entry_opt()
-        .is_none_or(|entry| entry.pid.load(Ordering::Relaxed) != sys::getpid())
-    {
+    if !mm.is_own() {
         return false;
     }
     let _alone = mm.gate.alone();
     if mm.mode.load(Ordering::Acquire) != mode::DORMANT {
         return false;
     }
-    if !births::close() {
+    let Some(_closed) = births::close() else {
         return false;
-    }
-    let result = run_steps(mm);
-    if result.is_err() {
+    };
+    if let Err(step) = run_steps(mm) {
         mm.mode.store(mode::OFF, Ordering::Release);
         in_flight::forget();
-    }
-    births::open();
-    if let Err(step) = result {
         // It swaps nothing, so nobody waits for it to open what is added to the tree.
         mm.entry().area_epoch.store(u32::MAX, Ordering::Release);
         let code = sys::Num::new(step.1.0 as u64, 10);
@@ -212,16 +205,7 @@ fn adopt_present(mm: &Mm, only: Option<(u64, u64)>) -> Result<(), Errno> {
 
 /// Opens this process's page map, to be read or scanned.
 pub fn open_pagemap() -> Result<i32, Errno> {
-    let path = c"/proc/self/pagemap".as_ptr() as u64;
-    let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-    // SAFETY: opens a descriptor by a constant path.
-    let opened = unsafe {
-        sys::call(
-            libc::SYS_openat,
-            [libc::AT_FDCWD as i64 as u64, path, how, 0, 0, 0],
-        )
-    };
-    opened.map(|fd| fd as i32)
+    sys::open(c"/proc/self/pagemap", libc::O_RDONLY)
 }
 
 fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {

@@ -61,21 +61,26 @@ impl Drop for Birth {
     }
 }
 
-/// Keeps births out until [`open`]. False: one is under way, and its end will activate this process.
-pub fn close() -> bool {
+/// No birth begins until this is dropped.
+pub struct Closed(());
+
+/// Keeps births out; `None`: one is under way, and its end will activate this process.
+pub fn close() -> Option<Closed> {
     // Before the count is looked at: a birth that ends afterwards finds it.
     POSTPONED.store(1, Ordering::SeqCst);
     let closed = UNDER_WAY
         .compare_exchange(0, CLOSED, Ordering::SeqCst, Ordering::SeqCst)
         .is_ok();
-    if closed {
+    closed.then(|| {
         POSTPONED.store(0, Ordering::SeqCst);
-    }
-    closed
+        Closed(())
+    })
 }
 
-pub fn open() {
-    UNDER_WAY.fetch_and(!CLOSED, Ordering::SeqCst);
+impl Drop for Closed {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_and(!CLOSED, Ordering::SeqCst);
+    }
 }
 
 /// In a child, which has none of the other threads.

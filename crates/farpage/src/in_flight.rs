@@ -6,13 +6,14 @@
 //!
 //! - one that waits in a call: what the call may touch is made present, and pinned until the thread is seen elsewhere;
 //! - one that runs may be in a call or not: a signal of ours makes it pass through its handler, after which it is in none that began
-//!   before the filter. (One that goes to sleep in such a call at that moment is interrupted: the kernel restarts the call, or it
-//!   answers EINTR, as after SIGSTOP and SIGCONT.)
+//!   before the filter. (One that goes to sleep at that very moment is interrupted: the kernel restarts the call, or it answers
+//!   EINTR, as after any signal with a handler.)
 //!
 //! # Safety
 //! Reads files of /proc into buffers on the stack; the table of kept ranges is memory of ours.
 #![allow(unsafe_code)]
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::fault;
@@ -135,13 +136,11 @@ pub fn settle(mm: &Mm) -> Result<(), Errno> {
         if tid == own || tid == sentinel {
             return;
         }
-        match look_past_vfork(tid) {
-            Seen::Gone | Seen::Elsewhere => {}
-            Seen::Call { nr, args, call } => keep(mm, tid, (nr, args), call),
-            Seen::Running => {
-                AWAITED[running].store(tid, Ordering::SeqCst);
-                running += 1;
-            }
+        let seen = look_past_vfork(tid);
+        keep(mm, tid, seen);
+        if seen == Seen::Running {
+            AWAITED[running].store(tid, Ordering::SeqCst);
+            running += 1;
         }
         if running == TOGETHER {
             pass_through_handler(mm);
@@ -184,9 +183,7 @@ fn pass_through_handler(mm: &Mm) {
     let tids: [i32; TOGETHER] = core::array::from_fn(|at| AWAITED[at].load(Ordering::SeqCst));
     for (tid, awaited) in tids.iter().zip(&AWAITED).filter(|(tid, _)| **tid != 0) {
         let seen = look(*tid);
-        if let Seen::Call { nr, args, call } = seen {
-            keep(mm, *tid, (nr, args), call);
-        }
+        keep(mm, *tid, seen);
         if seen != Seen::Running || !interrupt(*tid) {
             awaited.store(0, Ordering::SeqCst);
         }
@@ -207,9 +204,7 @@ fn pass_through_handler(mm: &Mm) {
     }
     // One that had decided for a call of a dormant process before, and made it only now, waits in it.
     for tid in tids.into_iter().filter(|tid| *tid != 0) {
-        if let Seen::Call { nr, args, call } = look(tid) {
-            keep(mm, tid, (nr, args), call);
-        }
+        keep(mm, tid, look(tid));
     }
 }
 
@@ -245,8 +240,11 @@ pub fn is_interrupt(code: i32, value: u64) -> bool {
     true
 }
 
-/// Makes what a call may touch present, and notes it. At most half the limit for all together.
-fn keep(mm: &Mm, tid: i32, (nr, args): (i64, [u64; 6]), call: u64) {
+/// Makes present what the call that a thread was seen in may touch, and notes it. At most half the limit for all together.
+fn keep(mm: &Mm, tid: i32, seen: Seen) {
+    let Seen::Call { nr, args, call } = seen else {
+        return;
+    };
     // A call that goes on after a stop has the arguments of the one it was.
     let nr = if nr == libc::SYS_restart_syscall {
         syscalls::NUMBERS
@@ -348,7 +346,7 @@ pub fn forget() {
 
 /// Calls `f` with every thread of this process.
 fn each_thread(mut f: impl FnMut(i32)) -> Result<(), Errno> {
-    let fd = open(c"/proc/self/task".to_bytes_with_nul(), libc::O_DIRECTORY)?;
+    let fd = sys::open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY)?;
     let result = each_entry(fd, |name| {
         let number = core::str::from_utf8(name).ok().and_then(|text| text.parse().ok());
         if let Some(tid) = number {
@@ -390,13 +388,6 @@ fn each_entry(fd: i32, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
     }
 }
 
-fn open(path: &[u8], flags: i32) -> Result<i32, Errno> {
-    let how = (libc::O_RDONLY | libc::O_CLOEXEC | flags) as u64;
-    let args = [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0];
-    // SAFETY: the path ends in a NUL.
-    unsafe { sys::call(libc::SYS_openat, args).map(|fd| fd as i32) }
-}
-
 /// What a thread does. One that can't be looked at counts as running.
 fn look(tid: i32) -> Seen {
     let number = Num::new(tid as u64, 10);
@@ -406,7 +397,10 @@ fn look(tid: i32) -> Seen {
         path[length..length + part.len()].copy_from_slice(part.as_bytes());
         length += part.len();
     }
-    let fd = match open(&path[..length], 0) {
+    let Ok(path) = CStr::from_bytes_with_nul(&path[..length]) else {
+        return Seen::Running;
+    };
+    let fd = match sys::open(path, libc::O_RDONLY) {
         Ok(fd) => fd,
         Err(Errno(libc::ENOENT | libc::ESRCH)) => return Seen::Gone,
         Err(_) => return Seen::Running,

@@ -16,15 +16,7 @@ pub struct Mapping {
 
 /// Calls `f` for every mapping, in order of address.
 pub fn each_mapping(mut f: impl FnMut(Mapping) -> Result<(), Errno>) -> Result<(), Errno> {
-    let path = c"/proc/self/maps";
-    // SAFETY: opens a descriptor by a constant path.
-    let fd = unsafe {
-        let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        sys::call(
-            libc::SYS_openat,
-            [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0],
-        )? as i32
-    };
+    let fd = sys::open(c"/proc/self/maps", libc::O_RDONLY)?;
     let result = read_lines(fd, &mut f);
     sys::close(fd);
     result

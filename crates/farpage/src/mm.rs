@@ -179,6 +179,13 @@ impl Mm {
         self.pool().header()
     }
 
+    /// Whether the caller runs in the process whose entry this is, and not in a child that borrows its memory (vfork).
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.entry_opt()
+            .is_some_and(|entry| entry.pid.load(Ordering::Relaxed) == sys::getpid())
+    }
+
     /// This process's entry, if it has one.
     #[must_use]
     pub fn entry_opt(&self) -> Option<&'static ProcEntry> {

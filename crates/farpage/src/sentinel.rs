@@ -30,12 +30,12 @@ static TID: AtomicI32 = AtomicI32::new(0);
 /// Called when a dormant process has grown: starts the thread once that is worth it.
 pub fn on_growth(mm: &Mm) {
     let Some(entry) = mm.entry_opt() else { return };
-    // A child that borrows this memory (vfork) must not: the thread would be its own.
-    if entry.pid.load(Ordering::Relaxed) != sys::getpid() {
+    let large = entry.committed.load(Ordering::Relaxed) / PAGE as i64 > worth_a_thread(mm.pool());
+    if !large || STARTED.load(Ordering::Relaxed) != 0 {
         return;
     }
-    let large = entry.committed.load(Ordering::Relaxed) / PAGE as i64 > worth_a_thread(mm.pool());
-    if large && STARTED.swap(1, Ordering::Relaxed) == 0 {
+    // A child that borrows this memory (vfork) must not: the thread would be its own.
+    if mm.is_own() && STARTED.swap(1, Ordering::Relaxed) == 0 {
         entry.call_up.store(HEARS, Ordering::Relaxed);
         if thread::spawn(sentinel_main).is_err() {
             entry.call_up.store(DEAF, Ordering::Relaxed);

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use core::arch::asm;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// A kernel error number, positive.
@@ -142,6 +143,14 @@ pub fn getpid() -> i32 {
 pub fn gettid() -> i32 {
     // SAFETY: no arguments.
     unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
+}
+
+/// Opens a file by an absolute path; the descriptor is closed by exec.
+pub fn open(path: &CStr, flags: i32) -> Result<i32, Errno> {
+    let how = (flags | libc::O_CLOEXEC) as u64;
+    let args = [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0];
+    // SAFETY: opens a descriptor; the path ends in a NUL.
+    unsafe { call(libc::SYS_openat, args).map(|fd| fd as i32) }
 }
 
 pub fn close(fd: i32) {

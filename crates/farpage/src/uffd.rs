@@ -59,18 +59,10 @@ pub fn open(kernel_faults: bool, features: u64) -> Result<i32, Errno> {
 
 fn open_device(flags: u64) -> Result<u64, Errno> {
     const USERFAULTFD_IOC_NEW: u64 = 0xaa00;
-    let path = c"/dev/userfaultfd";
-    // SAFETY: opens a descriptor by a constant path.
-    let dev = unsafe {
-        let how = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
-        sys::call(
-            libc::SYS_openat,
-            [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0],
-        )?
-    };
+    let dev = sys::open(c"/dev/userfaultfd", libc::O_RDWR)?;
     // SAFETY: the ioctl takes flags by value.
-    let fd = unsafe { ioctl(dev as i32, USERFAULTFD_IOC_NEW, flags) };
-    sys::close(dev as i32);
+    let fd = unsafe { ioctl(dev, USERFAULTFD_IOC_NEW, flags) };
+    sys::close(dev);
     fd
 }
 

@@ -8,8 +8,6 @@
 //! The call is the program's own.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::Ordering;
-
 use crate::mm::{Mm, mm};
 use crate::sys;
 use crate::syscalls;
@@ -21,10 +19,7 @@ pub const TRIES: u32 = 16;
 /// Whether the caller runs in memory that belongs to another process.
 #[must_use]
 pub fn is_borrowed(mm: &Mm) -> bool {
-    mm.is_active()
-        && mm
-            .entry_opt()
-            .is_some_and(|entry| entry.pid.load(Ordering::Relaxed) != sys::getpid())
+    mm.is_active() && !mm.is_own()
 }
 
 /// An exec in borrowed memory; `None` if it is none, or did not get all its strings to stay.
