@@ -565,6 +565,42 @@ static void detached(void)
 	CHECK_EQ("detached threads left", 0, detached_left);
 }
 
+/* More 8 MiB stacks than libc keeps (40 MiB): the threads that end last free the others' descriptors, blocks of the heap that
+ * have grown cold, with all signals blocked. */
+enum { ENDING = 16 };
+static sem_t may_end;
+static atomic_int ending_left;
+
+static void *ending_thread(void *arg)
+{
+	while (sem_wait(&may_end) != 0)
+		;
+	ending_left--;
+	return arg;
+}
+
+static void ends(void)
+{
+	pthread_attr_t attr;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attr, 8 * MIB);
+	sem_init(&may_end, 0, 0);
+	for (int round = 0; round < 5; round++) {
+		ending_left = ENDING;
+		for (int i = 0; i < ENDING; i++) {
+			pthread_t t;
+			CHECK_EQ("pthread_create", 0, pthread_create(&t, &attr, ending_thread, NULL));
+		}
+		chill();
+		for (int i = 0; i < ENDING; i++)
+			sem_post(&may_end);
+		for (int i = 0; i < 6000 && ending_left; i++)
+			sleep_ms(10);
+		CHECK_EQ("ending threads left", 0, ending_left);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -573,6 +609,7 @@ int main(int argc, char **argv)
 		{"stacks_ends", stacks_ends}, {"cancel", cancel},
 		{"locals", locals},	    {"locking", locking},	{"robust", robust},
 		{"coroutines", coroutines}, {"long_jumps", long_jumps}, {"detached", detached},
+		{"ends", ends},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

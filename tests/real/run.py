@@ -46,7 +46,7 @@ COLUMNS = (
 
 # Run by --delivery thread in `make test` too; the others in the soak only. On a machine whose page faults cost five times
 # what they should, all of it has to end within half an hour.
-THREAD_IN_QUICK = ("stress-32M-8t", "kill-children", "swap-overfull")
+THREAD_IN_QUICK = ("stress-32M-8t", "kill-children", "swap-overfull", "libc-helpers")
 
 
 def planned(suite, deliveries):

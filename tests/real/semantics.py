@@ -115,6 +115,16 @@ def late(context):
     check("ok late" in got.out, f"ended without 'ok late': {got.out[-200:]}")
 
 
+@test("libc-helpers", per_delivery=True)
+def libc_helpers(context):
+    """Threads that libc starts for aio_read and SIGEV_THREAD block all signals. With thread delivery they work; with signals they
+    end the program, and the user is told what to do."""
+    for group in ("aio", "timer"):
+        got = context.budget_run(36, [program("helpers"), 32, group], timeout_s=60, extra=["--eager"])
+        told = context.delivery == "signal" and "try --delivery thread" in got.err
+        check(got.code == 0 or told, f"{group}: {failures(got)}")
+
+
 @test("called-up", per_delivery=True)
 def called_up(context):
     """A process that fitted when it grew gives its memory up when another needs it. It once kept all of it to its end, and

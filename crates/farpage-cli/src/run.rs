@@ -60,6 +60,9 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
             .iter()
             .for_each(|line| say(line));
     }
+    if let Some(hint) = hint(outcome.exit_code, delivery) {
+        say(&hint);
+    }
     let code = exit_code(outcome.exit_code);
     match stats_file.map(|file| file.write(&args.command, &outcome)) {
         // The program's own failure is worth more to the caller than ours.
@@ -74,6 +77,21 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
 
 fn failed(text: impl Into<String>) -> Failure {
     Failure::new(EXIT_FAILED, text)
+}
+
+/// What may have ended a command that our own signals ended.
+fn hint(code: i32, delivery: Delivery) -> Option<String> {
+    let name = match code - 128 {
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGSYS => "SIGSYS",
+        _ => return None,
+    };
+    (delivery == Delivery::Signal).then(|| {
+        format!(
+            "the command ended by {name}; a thread that blocks all signals ends so on swapped memory (the helpers that libc \
+             starts for aio_read and SIGEV_THREAD do); if it runs without farpage, try --delivery thread"
+        )
+    })
 }
 
 /// The kernel keeps eight bits of an exit code.

@@ -4,7 +4,8 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use farpage::mm::{mm, mode};
+use farpage::dispatch;
+use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
 use farpage::sigmask::{self, Belief};
 use farpage::{sys, trap};
@@ -13,6 +14,8 @@ use crate::placed::{self, Stack};
 use crate::real::call_real;
 
 const STACK_LEN: u64 = 64 << 10;
+/// The most rounds of destructors that libc runs (limits.h).
+const PTHREAD_DESTRUCTOR_ITERATIONS: u64 = 4;
 /// Finished threads' stacks kept for the next ones.
 const SPARE_MAX: usize = 64;
 const RANGES_MAX: usize = 256;
@@ -71,7 +74,23 @@ fn take_stack() -> u64 {
     )
 }
 
-extern "C" fn give_back(stack: *mut c_void) {
+/// The destructor of this library's key. libc runs destructors in rounds while they set values again; those of the program
+/// run first, with their alternate stack, and this one acts in the last round.
+extern "C" fn leave(value: *mut c_void) {
+    let round = value as u64 % PAGE + 1;
+    if round < PTHREAD_DESTRUCTOR_ITERATIONS {
+        // SAFETY: the key whose destructor this is.
+        unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), value.wrapping_byte_add(1)) };
+        return;
+    }
+    give_back(value.wrapping_byte_sub(value as usize % PAGE as usize));
+    // The main thread frees nothing after this, and may go on to exit handlers.
+    if mm().is_active() && sys::gettid() != sys::getpid() {
+        dispatch::until_the_end();
+    }
+}
+
+fn give_back(stack: *mut c_void) {
     placed::leave();
     // SAFETY: this thread leaves the stack before anyone else gets it.
     unsafe {
@@ -120,7 +139,7 @@ pub fn give_alternate_stack() {
                 Some(core::mem::transmute::<
                     extern "C" fn(*mut c_void),
                     unsafe extern "C" fn(*mut c_void),
-                >(give_back)),
+                >(leave)),
             ) == 0
             {
                 KEY.store(key, Ordering::Relaxed);

@@ -34,10 +34,13 @@ const EQ: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const GE: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const GT: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
 const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const TRAP: u32 = libc::SECCOMP_RET_TRAP;
+/// A futex operation without its options.
+const FUTEX_COMMAND: u32 = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u32;
 /// The call returns 0 and does nothing.
 const PRETEND: u32 = libc::SECCOMP_RET_ERRNO;
 const BAD_FD: u32 = libc::SECCOMP_RET_ERRNO | libc::EBADF as u32;
@@ -106,6 +109,10 @@ enum Rule {
     Fcntl {
         mask: u8,
     },
+    /// As `Pointers`, of those arguments that the command uses: in the others callers leave what was there.
+    Futex {
+        mask: u8,
+    },
 }
 
 /// Builds the filter. Uses about 32 KiB of stack.
@@ -156,6 +163,9 @@ fn rule_of(nr: usize, cfg: &FilterConfig) -> Rule {
     }
     if mask == 0 {
         return Rule::Allow;
+    }
+    if is(libc::SYS_futex) {
+        return Rule::Futex { mask };
     }
     match hidden {
         // Of the calls on mappings only process_madvise hides its addresses.
@@ -330,6 +340,19 @@ impl Assembler {
                 self.push(EQ, 1, 0, libc::F_SETFD as u32);
                 self.push(EQ, 0, 1, libc::F_SETFL as u32);
                 self.jump(Target::Action(PRETEND));
+                self.pointers(mask);
+            }
+            Rule::Futex { mask } => {
+                const WAIT_USES: u8 = 1 << 0 | 1 << 3;
+                let wait_len = trap_distance(WAIT_USES) + 1;
+                self.push(LOAD, 0, 0, low_half(1));
+                // Looks its address up and never there.
+                self.push(EQ, 0, 1, (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u32);
+                self.push(RETURN, 0, 0, ALLOW);
+                self.push(AND, 0, 0, FUTEX_COMMAND);
+                self.push(EQ, 1, 0, libc::FUTEX_WAIT as u32);
+                self.push(EQ, 0, wait_len, libc::FUTEX_WAIT_BITSET as u32);
+                self.pointers(mask & WAIT_USES);
                 self.pointers(mask);
             }
         }

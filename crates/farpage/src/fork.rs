@@ -2,17 +2,17 @@
 //!
 //! Without a registration of its own the child would read swapped pages as zeros, silently, and libc's fork touches
 //! malloc'd memory in the child before it calls anybody's handlers. So the system call itself is caught: around libc's
-//! fork (or daemon, forkpty, clone) this thread's calls are dispatched to SIGSYS by Syscall User Dispatch, which ends by itself in
-//! the child. The handler lets calls pass until the clone; there it copies page states (sharing slots by count) with the
+//! fork (or daemon, forkpty, clone) this thread's calls are dispatched to us ([`crate::dispatch`]), which ends by itself in
+//! the child. Calls pass until the clone; there it copies page states (sharing slots by count) with the
 //! gate held alone, clones, and in the child registers everything before it returns.
 //!
 //! Frames need nothing: staging memory and the lists that describe it are inherited by copy-on-write.
 //!
 //! # Safety
-//! The selector byte is a static; the dispatch range is the stub page.
+//! The child's state window is mapped whole, and its entry is this thread's alone until the child lives.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
@@ -22,17 +22,15 @@ use farpage_core::stats::Counter;
 use crate::births;
 use crate::cleanup;
 use crate::cow;
+use crate::dispatch::Dispatched;
 use crate::gate::Spin;
 use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
-use crate::stub::{STUB_ADDR, STUB_LEN};
 use crate::sys::{self, Errno};
-use crate::{activate, in_flight, mem, swapoff, thread, tier_files, tiers, trap};
+use crate::{activate, in_flight, mem, swapoff, thread, tier_files, tiers};
 
-const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const NOT_INHERITED_MAX: usize = 4096;
-static SELECTOR: AtomicU8 = AtomicU8::new(0);
 /// Ranges under MADV_DONTFORK or MADV_WIPEONFORK, in pages: a child starts without their content.
 static NOT_INHERITED: Spin<Option<RangeMap<'static>>> = Spin::new(None);
 
@@ -47,54 +45,24 @@ pub fn window(libc_call: &mut dyn FnMut() -> i64) -> i64 {
     while mm.fork_lock.swap(1, Ordering::Acquire) != 0 {
         sys::futex_wait(&mm.fork_lock, 1, false, 1000);
     }
-    dispatch(true);
+    let dispatched = Dispatched::begin();
     let result = libc_call();
-    dispatch(false);
+    drop(dispatched);
     mm.fork_lock.store(0, Ordering::Release);
     sys::futex_wake(&mm.fork_lock, 1, false);
     sys::set_mask(mask);
     result
 }
 
-fn dispatch(on: bool) {
-    SELECTOR.store(u8::from(on), Ordering::SeqCst);
-    let args = if on {
-        [
-            PR_SET_SYSCALL_USER_DISPATCH,
-            1,
-            STUB_ADDR,
-            STUB_LEN,
-            SELECTOR.as_ptr() as u64,
-            0,
-        ]
-    } else {
-        [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0]
-    };
-    // SAFETY: see the file's note.
-    let result = unsafe { sys::raw(libc::SYS_prctl, args) };
-    if on && result < 0 {
-        sys::die(&[
-            "farpage: this kernel can't dispatch system calls to user space (Linux 5.11 or later can), so fork is not ",
-            "safe; the program was stopped",
-        ]);
+/// A fork by number, made inside the window: the result, or `None` for any other call.
+pub fn by_number(nr: i64, args: [u64; 6]) -> Option<i64> {
+    match nr {
+        libc::SYS_clone if args[0] & libc::CLONE_VM as u64 == 0 => Some(fork(nr, args)),
+        libc::SYS_fork | libc::SYS_vfork => {
+            Some(fork(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]))
+        }
+        _ => None,
     }
-}
-
-/// One system call made inside the window.
-pub fn on_dispatch(context: &mut libc::ucontext_t) {
-    let (nr, args) = trap::call_of(context);
-    let result = match nr {
-        libc::SYS_clone if args[0] & libc::CLONE_VM as u64 == 0 => fork(nr, args),
-        libc::SYS_fork | libc::SYS_vfork => fork(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
-        libc::SYS_clone3 => -(libc::ENOSYS as i64),
-        libc::SYS_rt_sigprocmask => trap::on_sigprocmask(context, args),
-        _ => trap::perform(nr, args),
-    };
-    if result == 0 && nr == libc::SYS_clone && args[1] != 0 {
-        // The child asked for a stack of its own; it starts there when this handler returns.
-        context.uc_mcontext.gregs[libc::REG_RSP as usize] = args[1] as i64;
-    }
-    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
 }
 
 /// The fork itself: 0 in the child, its pid in the parent, or `-errno`.

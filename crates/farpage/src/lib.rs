@@ -19,6 +19,7 @@ pub mod commit;
 pub mod control;
 pub mod cow;
 pub mod discard;
+pub mod dispatch;
 pub mod fault;
 pub mod filter;
 pub mod fork;

@@ -205,7 +205,7 @@ extern "C" fn on_sigsys(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
     let (code, context_ref) = unsafe { ((*info).si_code, &mut *(context as *mut libc::ucontext_t)) };
     match code {
         SYS_SECCOMP if crate::trap::is_filtered() => crate::trap::on_trap(context_ref),
-        SYS_USER_DISPATCH => crate::fork::on_dispatch(context_ref),
+        SYS_USER_DISPATCH => crate::dispatch::on_dispatch(context_ref),
         _ => chain(sig, info, context),
     }
 }

@@ -122,17 +122,22 @@ pub fn on_trap(context: &mut libc::ucontext_t) {
         births::wait_for_activation(mm);
     }
     mm.header().count(farpage_core::stats::Counter::SyscallTrap, 1);
-    let result = match nr {
+    let result = perform_in(context, nr, args);
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
+}
+
+/// [`perform`] in a handler: what belongs to the interrupted code is changed in its frame.
+pub fn perform_in(context: &mut libc::ucontext_t, nr: i64, args: [u64; 6]) -> i64 {
+    match nr {
         libc::SYS_rt_sigprocmask => on_sigprocmask(context, args),
         libc::SYS_sigaltstack => on_sigaltstack(context, args),
         libc::SYS_rt_sigaction => on_sigaction(args),
         _ => perform(nr, args),
-    };
-    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
+    }
 }
 
 /// The mask of the interrupted code lives in the frame: the return from the handler would undo a change of our own.
-pub fn on_sigprocmask(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
+fn on_sigprocmask(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
     let [how, set, old, ..] = args;
     let before = (*signals::mask_of(context) & !OURS) | sigmask::blocked();
     let mut after = None;
