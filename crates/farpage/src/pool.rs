@@ -477,18 +477,15 @@ impl Pool {
     }
 }
 
+/// Left out of core dumps: a dump of gigabytes of holes would fill them, in RAM and on the disk.
 fn map_shared(fd: i32, offset: u64, len: u64, at: Option<u64>) -> Result<u64, Errno> {
     let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
     // SAFETY: a fixed address is an older mapping of the same kind that the caller gives up.
     unsafe {
-        sys::mmap(
-            at.unwrap_or(0),
-            len,
-            sys::PROT_RW,
-            libc::MAP_SHARED | libc::MAP_NORESERVE | fixed,
-            fd,
-            offset,
-        )
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | fixed;
+        let base = sys::mmap(at.unwrap_or(0), len, sys::PROT_RW, flags, fd, offset)?;
+        let _ = sys::madvise(base, len, libc::MADV_DONTDUMP);
+        Ok(base)
     }
 }
 
