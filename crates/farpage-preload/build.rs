@@ -1,5 +1,5 @@
-//! Compiles the C shim, keeps jemalloc's own mappings away from the symbols this library interposes, and links the unwinder
-//! in: loading libgcc_s.so costs every program of a tree a sixth of the library's start-up.
+//! Compiles the C shim, keeps jemalloc's own mappings away from the symbols this library interposes, binds the library to its
+//! own symbols, and links the unwinder in: loading libgcc_s.so costs every program of a tree a sixth of the library's start-up.
 
 use std::path::Path;
 
@@ -17,6 +17,9 @@ fn main() {
     for name in ["mmap", "munmap", "mprotect", "madvise", "mremap"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
+    // What this library calls of its own is its own: a program that brings a malloc (rustc does) comes first in the
+    // look-up, and would get blocks of ours to free.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     link_unwinder_statically();

@@ -7,10 +7,12 @@
 // The macro that calls a real function is used inside and outside of unsafe functions.
 #![allow(unused_unsafe)]
 
+mod aliases;
 mod alloc;
 mod descriptors;
 mod internal;
 mod io;
+mod legacy;
 mod memory;
 mod placed;
 mod plain;

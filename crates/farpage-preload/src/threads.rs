@@ -216,6 +216,23 @@ pub unsafe extern "C" fn pthread_create(
     error
 }
 
+/// C11's threads are POSIX threads whose function returns an int, which `thrd_join` takes from the low half of the value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn thrd_create(
+    thread: *mut libc::pthread_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    const THRD_ERROR: c_int = 2;
+    const THRD_NOMEM: c_int = 3;
+    // SAFETY: the caller's arguments; the function's result is only looked at in its low half.
+    match unsafe { pthread_create(thread, core::ptr::null(), start, argument) } {
+        0 => 0,
+        libc::ENOMEM => THRD_NOMEM,
+        _ => THRD_ERROR,
+    }
+}
+
 /// Keeps a range in RAM for good; while the process is dormant it is noted for later.
 pub fn keep(address: u64, len: u64) {
     if !is_managed(address) {

@@ -5,6 +5,7 @@
 //! 2. calls without pointers: allowed without a look at their arguments, so that the kernel's bitmap of
 //!    constant answers serves them and the filter does not even run.
 //! 3. calls that pass a managed pointer or address, and calls whose pointers are hidden in memory: trapped.
+//!    A hint for an address of ours is refused, since it need not come from a program with the engine.
 //! 4. calls that would close or replace a protected descriptor: answered without being done.
 //! 5. io_uring_setup and clone3: ENOSYS, so that programs and libc fall back to what the engine can follow.
 //!
@@ -44,6 +45,7 @@ const FUTEX_COMMAND: u32 = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTI
 /// The call returns 0 and does nothing.
 const PRETEND: u32 = libc::SECCOMP_RET_ERRNO;
 const BAD_FD: u32 = libc::SECCOMP_RET_ERRNO | libc::EBADF as u32;
+const NO_ROOM: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32;
 const NO_CALL: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
 /// What the filter is to know. An empty range (low end above the high one) means none.
@@ -109,6 +111,9 @@ enum Rule {
     Fcntl {
         mask: u8,
     },
+    /// Trap a managed address that is an order, refuse one that is a hint: a program that does not load the engine, and that
+    /// has the filter from before an exec, may happen to want it (Go chooses its heap at random), and will ask again.
+    Mmap,
     /// As `Pointers`, of those arguments that the command uses: in the others callers leave what was there.
     Futex {
         mask: u8,
@@ -135,7 +140,7 @@ pub fn build(cfg: &FilterConfig) -> Program {
             asm.rule(rule, cfg);
         }
     }
-    for action in [TRAP, PRETEND, BAD_FD, NO_CALL] {
+    for action in [TRAP, PRETEND, BAD_FD, NO_ROOM, NO_CALL] {
         asm.land(Target::Action(action));
         asm.unless_stub(action, cfg);
     }
@@ -163,6 +168,9 @@ fn rule_of(nr: usize, cfg: &FilterConfig) -> Rule {
     }
     if mask == 0 {
         return Rule::Allow;
+    }
+    if is(libc::SYS_mmap) {
+        return Rule::Mmap;
     }
     if is(libc::SYS_futex) {
         return Rule::Futex { mask };
@@ -341,6 +349,18 @@ impl Assembler {
                 self.push(EQ, 0, 1, libc::F_SETFL as u32);
                 self.jump(Target::Action(PRETEND));
                 self.pointers(mask);
+            }
+            Rule::Mmap => {
+                const ORDERS: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
+                self.push(LOAD, 0, 0, low_half(0) + 4);
+                self.push(SHIFT, 0, 0, MANAGED_SHIFT - 32);
+                self.push(EQ, 1, 0, MANAGED_TAG as u32);
+                self.push(RETURN, 0, 0, ALLOW);
+                self.push(LOAD, 0, 0, low_half(3));
+                self.push(AND, 0, 0, ORDERS);
+                self.push(EQ, 1, 0, 0);
+                self.jump(Target::Action(TRAP));
+                self.jump(Target::Action(NO_ROOM));
             }
             Rule::Futex { mask } => {
                 const WAIT_USES: u8 = 1 << 0 | 1 << 3;

@@ -80,6 +80,13 @@ fn model(cfg: &FilterConfig, call: &Call) -> u32 {
         libc::SYS_close_range if cfg.fd_lo <= cfg.fd_hi && low(0) <= cfg.fd_hi && low(1) >= cfg.fd_lo => {
             return NO_CALL;
         }
+        libc::SYS_mmap if syscalls::is_managed(call.args[0]) => {
+            return if call.args[3] & 0x10_0010 == 0 {
+                NO_ROOM
+            } else {
+                TRAP
+            };
+        }
         libc::SYS_io_uring_setup if cfg.refuse_io_uring => return NO_CALL,
         libc::SYS_clone3 if cfg.trap_pointers => return NO_CALL,
         _ => {}
@@ -192,6 +199,8 @@ fn the_rules_by_example() {
         answer(libc::SYS_clone3, [0x7ffc_0000_0000, 88, 0, 0, 0, 0]),
         NO_CALL
     );
+    let map = |flags| answer(libc::SYS_mmap, [p, 4096, 0, flags, 0, 0]);
+    assert_eq!((map(0x22), map(0x32), map(0x10_0022)), (NO_ROOM, TRAP, TRAP));
     let futex = |command, timeout, second| answer(libc::SYS_futex, [1, command, 0, timeout, second, 0]);
     assert_eq!((futex(128, 0, p), futex(128, p, 0)), (ALLOW, TRAP));
     assert_eq!((futex(137, 0, p), futex(393, p, 0)), (ALLOW, TRAP));
@@ -273,7 +282,7 @@ proptest! {
     fn the_program_says_what_the_rules_say(
         cfg in prop::sample::select(configs()),
         nr in prop_oneof![
-            0u32..600, prop::sample::select(vec![3u32, 33, 72, 202, 292, 425, 435, 436]), any::<u32>(),
+            0u32..600, prop::sample::select(vec![3u32, 33, 72, 9, 202, 292, 425, 435, 436]), any::<u32>(),
         ],
         arch in prop_oneof![9 => Just(ARCH_X86_64), 1 => any::<u32>()],
         ip in prop_oneof![
