@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -364,6 +365,85 @@ static void clean_environment(void)
 	close(fds[0]);
 }
 
+/* A debugger starts its program so: traced before the exec, in the debugger's memory. Any signal would stop the child, and its
+ * parent, which should let it go on, waits for the exec. */
+static void traced_vfork(void)
+{
+	char **argv = must_malloc(2 * sizeof *argv);
+	argv[0] = cold_string("true");
+	argv[1] = NULL;
+	chill();
+	pid_t pid = vfork();
+	if (pid == 0) {
+		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+		execvp(argv[0], argv);
+		_exit(99);
+	}
+	int status = 0, stops = 0;
+	while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
+		int sig = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
+		CHECK_OK("PTRACE_CONT", ptrace(PTRACE_CONT, pid, NULL, (void *)(long)sig));
+		stops++;
+	}
+	CHECK("stopped at its exec", stops > 0);
+	CHECK_EQ("exit status", 0, status);
+	free(argv[0] - PAGE + 5);
+	free(argv);
+}
+
+/* What the search along PATH finds: the exit code of a child that execs `name`, or its error. */
+static int searched_for(const char *name)
+{
+	char *file = cold_string(name), *argv[] = {file, NULL};
+	chill();
+	pid_t pid = fork();
+	if (pid == 0) {
+		execvp(file, argv);
+		_exit(errno);
+	}
+	int status = 0;
+	waitpid(pid, &status, 0);
+	free(file - PAGE + 5);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void script(const char *path, const char *text, mode_t mode)
+{
+	int fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+	CHECK("a script", fd >= 0 && write_all(fd, text, strlen(text)));
+	close(fd);
+	chmod(path, mode);
+}
+
+static void searched(void)
+{
+	char here[] = "/tmp/sem_exec_XXXXXX", other[] = "/tmp/sem_exec_XXXXXX", path[600], before[4096];
+	CHECK("directories", mkdtemp(here) && mkdtemp(other));
+	snprintf(before, sizeof before, "%s", getenv("PATH"));
+	snprintf(path, sizeof path, "%s/plain", here);
+	script(path, "exit 117\n", 0755);
+	snprintf(path, sizeof path, "%s/closed", here);
+	script(path, "exit 118\n", 0644);
+	snprintf(path, sizeof path, "%s/twice", here);
+	script(path, "exit 119\n", 0644);
+	snprintf(path, sizeof path, "%s/twice", other);
+	script(path, "#!/bin/sh\nexit 120\n", 0755);
+	snprintf(path, sizeof path, "/nowhere:%s:%s", here, other);
+	setenv("PATH", path, 1);
+	CHECK_EQ("a script without an interpreter line", 117, searched_for("plain"));
+	CHECK_EQ("no permission", EACCES, searched_for("closed"));
+	CHECK_EQ("no permission, then another", 120, searched_for("twice"));
+	CHECK_EQ("nowhere", ENOENT, searched_for("absent"));
+	CHECK_EQ("no name", ENOENT, searched_for(""));
+	setenv("PATH", before, 1);
+	for (size_t i = 0; i < 4; i++) {
+		snprintf(path, sizeof path, "%s/%s", i == 3 ? other : here, (const char *[]){"plain", "closed", "twice", "twice"}[i]);
+		unlink(path);
+	}
+	rmdir(here);
+	rmdir(other);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -372,6 +452,7 @@ int main(int argc, char **argv)
 		{"clone_vm", clone_vm},	{"spawned", spawned},
 		{"shell", shell},	    {"environment", environment},
 		{"clean_environment", clean_environment},
+		{"traced_vfork", traced_vfork}, {"searched", searched},
 	};
 	if (argc > 1 && strcmp(argv[1], "--echo") == 0)
 		return echo(argc, argv);

@@ -115,6 +115,15 @@ def late(context):
     check("ok late" in got.out, f"ended without 'ok late': {got.out[-200:]}")
 
 
+@test("own-malloc", per_delivery=True)
+def own_malloc(context):
+    """A program that brings its own malloc. rustc does, and died when its first thread began: a block of its malloc went to our
+    free."""
+    got = context.budget_run(32, [program("own_malloc"), 96], timeout_s=60, extra=["--eager"])
+    check(got.code == 0 and "ok own_malloc" in got.out, failures(got))
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
 @test("libc-helpers", per_delivery=True)
 def libc_helpers(context):
     """Threads that libc starts for aio_read and SIGEV_THREAD block all signals. With thread delivery they work; with signals they

@@ -10,6 +10,7 @@
 mod aliases;
 mod alloc;
 mod descriptors;
+mod exec;
 mod internal;
 mod io;
 mod legacy;

@@ -1,25 +1,22 @@
-//! fork, exec, spawn.
+//! fork, clone, spawn.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::Ordering;
+use core::ffi::{c_char, c_int, c_void};
 
-use farpage::births::{self, Birth};
-use farpage::mm::{fd, mm, mode};
-use farpage::pool::{flag, is_managed};
-use farpage::trap::{self, Pins};
-use farpage::{fork, join, sys, vfork};
+use farpage::births;
+use farpage::mm::{PAGE, mm};
+use farpage::pool::is_managed;
+use farpage::trap::Pins;
+use farpage::{fork, join, sys};
 
+use crate::exec::Environment;
 use crate::plain::Plain;
 use crate::real::call_real;
 use crate::result;
 
-type Strings = *const *const c_char;
+pub type Strings = *const *const c_char;
 
 unsafe extern "C" {
     static environ: Strings;
-    fn farpage_execl();
-    fn farpage_execlp();
-    fn farpage_execle();
 }
 
 #[unsafe(no_mangle)]
@@ -166,290 +163,37 @@ pub fn stop_following() {
     }
 }
 
-/// An environment for a new image that loads the library, even if the program cleared its own. Holds what it made.
-struct Environment {
-    strings: Strings,
-    made: Option<(u64, u64)>,
+/// Pins a C string, each page before it is read: a child of vfork that is traced must not get a signal.
+pub unsafe fn pin_string(pins: &mut Pins, text: *const c_char) {
+    let mut at = text as u64;
+    while mm().is_active() && is_managed(at) {
+        let rest = PAGE - at % PAGE;
+        pins.add(mm(), at, rest);
+        // SAFETY: the caller's string goes at least up to its first zero byte, and these bytes are of one page.
+        let part = unsafe { core::slice::from_raw_parts(at as *const u8, rest as usize) };
+        if part.contains(&0) {
+            return;
+        }
+        at += rest;
+    }
 }
 
-impl Environment {
-    /// `envp` itself where nothing is missing (or nothing should follow).
-    unsafe fn following(envp: Strings) -> Environment {
-        const PRELOAD: &[u8] = b"LD_PRELOAD=";
-        const TEXT_LEN: u64 = 4096;
-        let plain = Environment {
-            strings: envp,
-            made: None,
-        };
-        let mm = mm();
-        if envp.is_null() || mm.mode.load(Ordering::Relaxed) == mode::OFF || mm.header().has(flag::NO_FOLLOW)
-        {
-            return plain;
+pub unsafe fn pin_strings(pins: &mut Pins, array: Strings) {
+    let mut entry = array as u64;
+    let mut pinned_to = 0;
+    while mm().is_active() && !array.is_null() {
+        if entry >= pinned_to {
+            pinned_to = entry + PAGE - entry % PAGE;
+            pins.add(mm(), entry, pinned_to - entry);
         }
-        let library = sys::Num::new(mm.fd(fd::LIBRARY) as u64, 10);
-        let pool = sys::Num::new(mm.fd(fd::POOL) as u64, 10);
-        let (mut count, mut preload, mut has_pool) = (0usize, None, false);
         // SAFETY: a NULL-terminated array of C strings.
-        unsafe {
-            while !(*envp.add(count)).is_null() {
-                let text = CStr::from_ptr(*envp.add(count)).to_bytes();
-                has_pool |= text
-                    .strip_prefix(join::ENV_POOL.to_bytes())
-                    .is_some_and(|rest| rest.first() == Some(&b'='));
-                if text.starts_with(PRELOAD) {
-                    preload = Some(&text[PRELOAD.len()..]);
-                }
-                count += 1;
-            }
+        let text = unsafe { *(entry as Strings) };
+        if text.is_null() {
+            return;
         }
-        let path = [b"/proc/self/fd/".as_slice(), library.text().as_bytes()];
-        let loaded = preload.is_some_and(|value| {
-            value
-                .split(|&b| b == b':' || b == b' ')
-                .any(|item| item.strip_prefix(path[0]) == Some(path[1]))
-        });
-        let theirs = preload.unwrap_or_default();
-        let len = ((count + 3) * 8) as u64 + TEXT_LEN + theirs.len() as u64;
-        if loaded && has_pool {
-            return plain;
-        }
-        let Ok(memory) = sys::engine_memory(len) else {
-            return plain;
-        };
-        let array = memory as *mut *const c_char;
-        let mut text = memory + ((count + 3) * 8) as u64;
-        let mut put = |parts: &[&[u8]]| {
-            let start = text;
-            for part in parts.iter().chain(&[b"\0".as_slice()]) {
-                // SAFETY: both variables fit TEXT_LEN plus the program's own LD_PRELOAD.
-                unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), text as *mut u8, part.len()) };
-                text += part.len() as u64;
-            }
-            start as *const c_char
-        };
-        let colon: &[u8] = if theirs.is_empty() { b"" } else { b":" };
-        let ours = [
-            put(&[PRELOAD, path[0], path[1], colon, theirs]),
-            put(&[join::ENV_POOL.to_bytes(), b"=", pool.text().as_bytes()]),
-        ];
-        let mut at = 0;
-        // SAFETY: the array has room for count + 3 pointers; the source holds count strings.
-        unsafe {
-            for i in 0..count {
-                let entry = *envp.add(i);
-                let bytes = CStr::from_ptr(entry).to_bytes();
-                let replaced = bytes.starts_with(PRELOAD) || bytes.starts_with(b"FARPAGE_POOL_FD=");
-                if !replaced {
-                    array.add(at).write(entry);
-                    at += 1;
-                }
-            }
-            for entry in ours {
-                array.add(at).write(entry);
-                at += 1;
-            }
-        }
-        Environment {
-            strings: array as Strings,
-            made: Some((memory, len)),
-        }
-    }
-}
-
-impl Drop for Environment {
-    fn drop(&mut self) {
-        if let Some((memory, len)) = self.made {
-            // SAFETY: memory of ours that nobody refers to any more.
-            let _ = unsafe { sys::munmap(memory, len) };
-        }
-    }
-}
-
-/// An exec under way: tells the supervisor that what comes next may not be ours any more. A dormant process stays so, or the new image
-/// might get a signal that was meant for the old one. Undone if exec fails.
-struct Exec {
-    own: bool,
-    _birth: Option<Birth>,
-}
-
-impl Exec {
-    fn begin() -> Exec {
-        // A child that borrows its parent's memory does not speak for it.
-        let own = mm().is_own();
-        let exec = Exec {
-            own,
-            _birth: own.then(births::begin).flatten(),
-        };
-        exec.mark(true);
-        exec
-    }
-
-    fn mark(&self, on: bool) {
-        if let Some(entry) = mm().entry_opt().filter(|_| self.own) {
-            entry.execing.store(u32::from(on), Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Exec {
-    fn drop(&mut self) {
-        self.mark(false);
-    }
-}
-
-fn exec(nr: i64, args: impl Fn(Strings) -> [u64; 6], envp: Strings) -> c_int {
-    // SAFETY: the caller's environment.
-    let environment = unsafe { Environment::following(envp) };
-    let exec = Exec::begin();
-    let args = args(environment.strings);
-    let raw = if mm().is_active() {
-        trap::perform(nr, args)
-    } else {
-        // SAFETY: the caller's call.
-        unsafe { sys::raw(nr, args) }
-    };
-    drop(exec);
-    drop(environment);
-    result(raw) as c_int
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    exec(
-        libc::SYS_execve,
-        |envp| [path as u64, argv as u64, envp as u64, 0, 0, 0],
-        envp,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn farpage_execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: the caller's arguments.
-    unsafe { execve(path, argv, envp) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, envp: Strings) -> c_int {
-    let empty = c"".as_ptr() as u64;
-    let flags = libc::AT_EMPTY_PATH as u64;
-    exec(
-        libc::SYS_execveat,
-        |envp| [file as u64, empty, argv as u64, envp as u64, flags, 0],
-        envp,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execveat(
-    dir: c_int,
-    path: *const c_char,
-    argv: Strings,
-    envp: Strings,
-    flags: c_int,
-) -> c_int {
-    exec(
-        libc::SYS_execveat,
-        |envp| [dir as u64, path as u64, argv as u64, envp as u64, flags as u64, 0],
-        envp,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
-    // SAFETY: the caller's arguments and its environment.
-    unsafe { execve(path, argv, environ) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
-    // SAFETY: the caller's arguments and its environment.
-    unsafe { execvpe(file, argv, environ) }
-}
-
-/// The search along PATH is libc's; every string it may pass to the kernel is kept in RAM meanwhile.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        let environment = Environment::following(envp);
-        let borrowed = vfork::is_borrowed(mm());
-        let _exec = Exec::begin();
-        let mut done = -1;
-        for _ in 0..vfork::TRIES {
-            let mut pins = Pins::new();
-            pin_string(&mut pins, file);
-            pin_strings(&mut pins, argv);
-            pin_strings(&mut pins, environment.strings);
-            if borrowed {
-                pins.release(mm());
-                pins = Pins::new();
-            }
-            done = call_real!(
-                execvpe as fn(*const c_char, Strings, Strings) -> c_int,
-                file,
-                argv,
-                environment.strings
-            );
-            pins.release(mm());
-            if !borrowed || *libc::__errno_location() != libc::EFAULT {
-                break;
-            }
-        }
-        done
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn farpage_execv(path: *const c_char, argv: Strings, search: c_int) -> c_int {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        if search != 0 {
-            execvp(path, argv)
-        } else {
-            execv(path, argv)
-        }
-    }
-}
-
-/// Variadic: the C shim collects the arguments.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execl() {
-    core::arch::naked_asm!("jmp {}", sym farpage_execl)
-}
-
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execlp() {
-    core::arch::naked_asm!("jmp {}", sym farpage_execlp)
-}
-
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execle() {
-    core::arch::naked_asm!("jmp {}", sym farpage_execle)
-}
-
-unsafe fn pin_string(pins: &mut Pins, text: *const c_char) {
-    if mm().is_active() && is_managed(text as u64) {
-        // SAFETY: a C string of the caller's.
-        let len = unsafe { CStr::from_ptr(text) }.count_bytes() as u64 + 1;
-        pins.add(mm(), text as u64, len);
-    }
-}
-
-unsafe fn pin_strings(pins: &mut Pins, array: Strings) {
-    if !mm().is_active() || array.is_null() {
-        return;
-    }
-    // SAFETY: a NULL-terminated array of C strings.
-    unsafe {
-        let mut count = 0;
-        while !(*array.add(count)).is_null() {
-            pin_string(pins, *array.add(count));
-            count += 1;
-        }
-        pins.add(mm(), array as u64, (count as u64 + 1) * 8);
+        // SAFETY: a string of the array's.
+        unsafe { pin_string(pins, text) };
+        entry += 8;
     }
 }
 

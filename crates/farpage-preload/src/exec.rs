@@ -1,0 +1,362 @@
+//! exec. The new image is to load the library, and its strings may be cold.
+//!
+//! The search along PATH is done here, not by libc, whose calls the filter would trap: in a child of vfork that is traced
+//! already (gdb makes such) a trap is a stop, and the parent that should answer waits for the exec.
+
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::Ordering;
+
+use farpage::births::{self, Birth};
+use farpage::mm::{fd, mm, mode};
+use farpage::pool::flag;
+use farpage::trap::{self, Pins};
+use farpage::{join, sys, vfork};
+
+use crate::process::{Strings, pin_string, pin_strings};
+use crate::result;
+
+unsafe extern "C" {
+    static environ: Strings;
+    fn farpage_execl();
+    fn farpage_execlp();
+    fn farpage_execle();
+}
+
+/// An environment for a new image that loads the library, even if the program cleared its own. Holds what it made.
+pub struct Environment {
+    pub strings: Strings,
+    made: Option<(u64, u64)>,
+}
+
+impl Environment {
+    /// `envp` itself where nothing is missing (or nothing should follow).
+    pub unsafe fn following(envp: Strings) -> Environment {
+        const PRELOAD: &[u8] = b"LD_PRELOAD=";
+        const TEXT_LEN: u64 = 4096;
+        let plain = Environment {
+            strings: envp,
+            made: None,
+        };
+        let mm = mm();
+        if envp.is_null() || mm.mode.load(Ordering::Relaxed) == mode::OFF || mm.header().has(flag::NO_FOLLOW)
+        {
+            return plain;
+        }
+        let library = sys::Num::new(mm.fd(fd::LIBRARY) as u64, 10);
+        let pool = sys::Num::new(mm.fd(fd::POOL) as u64, 10);
+        let (mut count, mut preload, mut has_pool) = (0usize, None, false);
+        // SAFETY: a NULL-terminated array of C strings.
+        unsafe {
+            while !(*envp.add(count)).is_null() {
+                let text = CStr::from_ptr(*envp.add(count)).to_bytes();
+                has_pool |= text
+                    .strip_prefix(join::ENV_POOL.to_bytes())
+                    .is_some_and(|rest| rest.first() == Some(&b'='));
+                if text.starts_with(PRELOAD) {
+                    preload = Some(&text[PRELOAD.len()..]);
+                }
+                count += 1;
+            }
+        }
+        let path = [b"/proc/self/fd/".as_slice(), library.text().as_bytes()];
+        let loaded = preload.is_some_and(|value| {
+            value
+                .split(|&b| b == b':' || b == b' ')
+                .any(|item| item.strip_prefix(path[0]) == Some(path[1]))
+        });
+        let theirs = preload.unwrap_or_default();
+        let len = ((count + 3) * 8) as u64 + TEXT_LEN + theirs.len() as u64;
+        if loaded && has_pool {
+            return plain;
+        }
+        let Ok(memory) = sys::engine_memory(len) else {
+            return plain;
+        };
+        let array = memory as *mut *const c_char;
+        let mut text = memory + ((count + 3) * 8) as u64;
+        let mut put = |parts: &[&[u8]]| {
+            let start = text;
+            for part in parts.iter().chain(&[b"\0".as_slice()]) {
+                // SAFETY: both variables fit TEXT_LEN plus the program's own LD_PRELOAD.
+                unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), text as *mut u8, part.len()) };
+                text += part.len() as u64;
+            }
+            start as *const c_char
+        };
+        let colon: &[u8] = if theirs.is_empty() { b"" } else { b":" };
+        let ours = [
+            put(&[PRELOAD, path[0], path[1], colon, theirs]),
+            put(&[join::ENV_POOL.to_bytes(), b"=", pool.text().as_bytes()]),
+        ];
+        let mut at = 0;
+        // SAFETY: the array has room for count + 3 pointers; the source holds count strings.
+        unsafe {
+            for i in 0..count {
+                let entry = *envp.add(i);
+                let bytes = CStr::from_ptr(entry).to_bytes();
+                let replaced = bytes.starts_with(PRELOAD) || bytes.starts_with(b"FARPAGE_POOL_FD=");
+                if !replaced {
+                    array.add(at).write(entry);
+                    at += 1;
+                }
+            }
+            for entry in ours {
+                array.add(at).write(entry);
+                at += 1;
+            }
+        }
+        Environment {
+            strings: array as Strings,
+            made: Some((memory, len)),
+        }
+    }
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        if let Some((memory, len)) = self.made {
+            // SAFETY: memory of ours that nobody refers to any more.
+            let _ = unsafe { sys::munmap(memory, len) };
+        }
+    }
+}
+
+/// An exec under way: tells the supervisor that what comes next may not be ours any more. A dormant process stays so, or the new image
+/// might get a signal that was meant for the old one. Undone if exec fails.
+struct Exec {
+    own: bool,
+    _birth: Option<Birth>,
+}
+
+impl Exec {
+    fn begin() -> Exec {
+        // A child that borrows its parent's memory does not speak for it.
+        let own = mm().is_own();
+        let exec = Exec {
+            own,
+            _birth: own.then(births::begin).flatten(),
+        };
+        exec.mark(true);
+        exec
+    }
+
+    fn mark(&self, on: bool) {
+        if let Some(entry) = mm().entry_opt().filter(|_| self.own) {
+            entry.execing.store(u32::from(on), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        self.mark(false);
+    }
+}
+
+fn exec(nr: i64, args: impl Fn(Strings) -> [u64; 6], envp: Strings) -> c_int {
+    // SAFETY: the caller's environment.
+    let environment = unsafe {
+        if vfork::is_borrowed(mm()) && !envp.is_null() {
+            // Its strings are read here, without a signal.
+            let mut pins = Pins::new();
+            pin_strings(&mut pins, envp);
+            pins.release(mm());
+        }
+        Environment::following(envp)
+    };
+    let exec = Exec::begin();
+    let args = args(environment.strings);
+    let raw = if mm().is_active() {
+        trap::perform(nr, args)
+    } else {
+        // SAFETY: the caller's call.
+        unsafe { sys::raw(nr, args) }
+    };
+    drop(exec);
+    drop(environment);
+    result(raw) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    exec(
+        libc::SYS_execve,
+        |envp| [path as u64, argv as u64, envp as u64, 0, 0, 0],
+        envp,
+    )
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farpage_execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { execve(path, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, envp: Strings) -> c_int {
+    let empty = c"".as_ptr() as u64;
+    let flags = libc::AT_EMPTY_PATH as u64;
+    exec(
+        libc::SYS_execveat,
+        |envp| [file as u64, empty, argv as u64, envp as u64, flags, 0],
+        envp,
+    )
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> c_int {
+    exec(
+        libc::SYS_execveat,
+        |envp| [dir as u64, path as u64, argv as u64, envp as u64, flags as u64, 0],
+        envp,
+    )
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller's arguments and its environment.
+    unsafe { execve(path, argv, environ) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller's arguments and its environment.
+    unsafe { execvpe(file, argv, environ) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { search(file, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farpage_execv(path: *const c_char, argv: Strings, search: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe {
+        if search != 0 {
+            execvp(path, argv)
+        } else {
+            execv(path, argv)
+        }
+    }
+}
+
+/// Variadic: the C shim collects the arguments.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execl() {
+    core::arch::naked_asm!("jmp {}", sym farpage_execl)
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execlp() {
+    core::arch::naked_asm!("jmp {}", sym farpage_execlp)
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execle() {
+    core::arch::naked_asm!("jmp {}", sym farpage_execle)
+}
+
+/// The next path to try, in room of ours: a directory of PATH (nothing: the current one) and the name.
+struct Candidate {
+    text: [u8; PATH_MAX + 1],
+}
+
+const PATH_MAX: usize = 4096;
+const NAME_MAX: usize = 255;
+
+impl Candidate {
+    fn set(&mut self, directory: &[u8], name: &[u8]) -> Option<*const c_char> {
+        let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
+        let mut len = 0;
+        for part in [directory, slash, name, b"\0"] {
+            self.text.get_mut(len..len + part.len())?.copy_from_slice(part);
+            len += part.len();
+        }
+        Some(self.text.as_ptr() as *const c_char)
+    }
+}
+
+/// exec of one path, and of the shell for a script without an interpreter line. Returns the error.
+unsafe fn try_exec(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's arguments; the array has room for one more string than argv, and for the end.
+    unsafe {
+        execve(path, argv, envp);
+        let errno = *libc::__errno_location();
+        if errno != libc::ENOEXEC {
+            return errno;
+        }
+        let mut count = 0;
+        while !(*argv.add(count)).is_null() {
+            count += 1;
+        }
+        let Ok(memory) = sys::engine_memory((count as u64 + 3) * 8) else {
+            return libc::ENOMEM;
+        };
+        let array = memory as *mut *const c_char;
+        array.write(c"/bin/sh".as_ptr());
+        array.add(1).write(path);
+        for index in 1..count {
+            array.add(index + 1).write(*argv.add(index));
+        }
+        execve(c"/bin/sh".as_ptr(), array as Strings, envp);
+        let errno = *libc::__errno_location();
+        let _ = sys::munmap(memory, (count as u64 + 3) * 8);
+        errno
+    }
+}
+
+/// execvpe(3): a name without a slash is looked for in the directories of PATH.
+unsafe fn search(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's arguments; PATH is a string of the environment's.
+    unsafe {
+        let mut pins = Pins::new();
+        if vfork::is_borrowed(mm()) {
+            pin_string(&mut pins, file);
+            pin_strings(&mut pins, argv);
+            pins.release(mm());
+        }
+        let name = CStr::from_ptr(file).to_bytes();
+        let fail = |errno: c_int| result(-i64::from(errno)) as c_int;
+        if name.is_empty() {
+            return fail(libc::ENOENT);
+        }
+        if name.contains(&b'/') {
+            return fail(try_exec(file, argv, envp));
+        }
+        if name.len() > NAME_MAX {
+            return fail(libc::ENAMETOOLONG);
+        }
+        let path = libc::getenv(c"PATH".as_ptr());
+        let path = if path.is_null() {
+            c"/bin:/usr/bin"
+        } else {
+            CStr::from_ptr(path)
+        };
+        let mut candidate = Candidate {
+            text: [0; PATH_MAX + 1],
+        };
+        let mut denied = false;
+        for directory in path.to_bytes().split(|&b| b == b':') {
+            let Some(text) = candidate.set(directory, name) else {
+                continue;
+            };
+            match try_exec(text, argv, envp) {
+                libc::EACCES => denied = true,
+                libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::ENODEV | libc::ETIMEDOUT => {}
+                errno => return fail(errno),
+            }
+        }
+        fail(if denied { libc::EACCES } else { libc::ENOENT })
+    }
+}
