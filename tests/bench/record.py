@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests" / "real"))
 import programs  # noqa: E402
 from common import FARPAGE, VENV_PYTHON, WORK  # noqa: E402
 
-RANGE = (0x1000_0000_0000, 0x1100_0000_0000)
+RANGE = (0x2A00_0000_0000, 0x2B00_0000_0000)
 EVENT = "exceptions:page_fault_user"
 PAGE = 4096
 # Faults recorded of a program; what comes later is left out, and said.

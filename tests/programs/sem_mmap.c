@@ -343,6 +343,26 @@ static void raw_calls(void)
 	CHECK_FAULT("gone", r, ACCESS_WRITE, SEGV_UNMAPPED);
 }
 
+/* A reservation that must be at one of some hundred places, as ZGC makes for its heap: what lies elsewhere is given back. */
+static void meant_hints(void)
+{
+	size_t len = 64 * MIB;
+	int found = 0;
+	for (uint64_t at = 4ull << 40; at < (4ull << 40) + 300 * len && !found; at += len) {
+		char *p = mmap((void *)at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		CHECK("a reservation", p != MAP_FAILED);
+		found = p == (char *)at;
+		if (found) {
+			char *in = mmap(p + MIB, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+			CHECK("memory in it", in == p + MIB);
+			fill(in, MIB, 1);
+			CHECK_FILL("memory in it", in, MIB, 1);
+		}
+		CHECK_EQ("munmap", 0, munmap(p, len));
+	}
+	CHECK("a reservation where it was asked", found);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -350,6 +370,7 @@ int main(int argc, char **argv)
 		{"reuse", reuse},	  {"fixed_over", fixed_over}, {"fixed_beside", fixed_beside},
 		{"files", files},	  {"noreserve", noreserve},   {"grows_down", grows_down},
 		{"flags", flags},	  {"proc_maps", proc_maps},   {"raw_calls", raw_calls},
+		{"meant_hints", meant_hints},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

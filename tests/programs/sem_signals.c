@@ -175,7 +175,7 @@ static void wild(void)
 	CHECK_FAULT("small address", (void *)0x123, ACCESS_WRITE, SEGV_UNMAPPED);
 	CHECK_FAULT("call of a null pointer", NULL, ACCESS_EXEC, SEGV_UNMAPPED);
 	CHECK_FAULT("far address", (void *)0x7000deadbeef, ACCESS_READ, SEGV_UNMAPPED);
-	CHECK_FAULT("inside the range farpage uses", (void *)0x10ffff123456, ACCESS_READ, SEGV_UNMAPPED);
+	CHECK_FAULT("inside the range farpage uses", (void *)0x2affff123456, ACCESS_READ, SEGV_UNMAPPED);
 	siginfo_t info;
 	CHECK_EQ("address that is none", SIGSEGV, touch((void *)0xdead000000000000, ACCESS_READ, &info));
 	CHECK_FILL("cold memory", cold, COLD_LEN, 6);

@@ -248,7 +248,7 @@ def static_program(context):
 #include <sys/mman.h>
 int main(void)
 {
-    void *heap = mmap((void *)0x101b98000000, 64 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *heap = mmap((void *)0x2a1b98000000, 64 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (heap == MAP_FAILED)
         heap = mmap(NULL, 64 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     puts(heap == MAP_FAILED ? "no heap" : "started");

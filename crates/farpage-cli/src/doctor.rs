@@ -2,6 +2,7 @@
 //!
 //! FAIL stands in the way of `farpage run`; WARN takes a part of it away or makes trouble likely.
 
+use farpage::pool::{MANAGED_BASE, MANAGED_LEN};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -23,8 +24,8 @@ const NOFILE_MIN: u64 = 64;
 const MAX_MAP_COUNT_MIN: u64 = 65_530;
 const SWAP_FREE_MIN_BYTES: u64 = 1 << 30;
 /// Where managed memory lives in every process.
-const RANGE_START: usize = 0x1000_0000_0000;
-const RANGE_END: usize = RANGE_START + (1 << 40);
+const RANGE_START: usize = MANAGED_BASE as usize;
+const RANGE_END: usize = RANGE_START + MANAGED_LEN as usize;
 const PAGE_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,6 +24,7 @@ pub mod fault;
 pub mod filter;
 pub mod fork;
 pub mod gate;
+mod hints;
 pub mod huge;
 pub mod huge_advice;
 pub mod huge_out;

@@ -19,6 +19,7 @@ use crate::cow;
 use crate::fault;
 use crate::fork;
 use crate::gate::Alone;
+use crate::hints;
 use crate::huge_advice;
 use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
@@ -108,7 +109,8 @@ pub fn mmap(request: Map) -> i64 {
             None => request.kernel(),
         };
     }
-    if !request.is_eligible() {
+    let hinted = request.prot == libc::PROT_NONE && request.addr != 0;
+    if !request.is_eligible() || (hinted && hints::are_meant()) {
         return request.kernel();
     }
     let growth = if request.prot & libc::PROT_WRITE != 0 {
@@ -124,7 +126,12 @@ pub fn mmap(request: Map) -> i64 {
         }
     }
     match allocate(request.len, request.prot, PAGE) {
-        Ok(addr) => addr as i64,
+        Ok(addr) => {
+            if hinted && addr != request.addr {
+                hints::went_elsewhere(addr, request.len);
+            }
+            addr as i64
+        }
         Err(_) => {
             commit(mm, -(growth as i64));
             request.kernel()
@@ -314,6 +321,7 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
     if !addr.is_multiple_of(PAGE) || len == 0 {
         return EINVAL;
     }
+    hints::unmapped(addr, len);
     let alone = mm.gate.alone();
     // SAFETY: the program's own request. First the kernel: if it refuses, nothing has changed.
     let result = unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };

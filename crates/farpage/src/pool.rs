@@ -28,11 +28,12 @@ use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 use crate::control::Control;
 use crate::steps::Steps;
 use crate::sys::{self, Errno};
+use crate::syscalls::{MANAGED_SHIFT, MANAGED_TAG};
 
 /// First managed address, in every process.
-pub const MANAGED_BASE: u64 = 0x1000_0000_0000;
+pub const MANAGED_BASE: u64 = MANAGED_TAG << MANAGED_SHIFT;
 /// Length of the managed range in bytes.
-pub const MANAGED_LEN: u64 = 1 << 40;
+pub const MANAGED_LEN: u64 = 1 << MANAGED_SHIFT;
 pub const MANAGED_PAGES: u64 = MANAGED_LEN / PAGE_SIZE as u64;
 pub const MAX_PROCESSES: usize = 1024;
 pub const MAX_AREAS: usize = 8;

@@ -6,10 +6,11 @@
 //! The page is written once before it becomes executable and never changed or unmapped.
 #![allow(unsafe_code)]
 
+use crate::pool::MANAGED_BASE;
 use crate::sys::{self, Errno};
 
 /// Just below the managed range, so never inside it.
-pub const STUB_ADDR: u64 = 0x0fff_ffff_f000;
+pub const STUB_ADDR: u64 = MANAGED_BASE - STUB_LEN;
 pub const STUB_LEN: u64 = 4096;
 const RESTORER_OFFSET: usize = 64;
 

@@ -18,7 +18,7 @@ const CFG: FilterConfig = FilterConfig {
     trap_hidden: true,
     refuse_io_uring: true,
 };
-const MANAGED: u64 = 0x1000_0000_0000;
+const MANAGED: u64 = MANAGED_TAG << MANAGED_SHIFT;
 
 #[derive(Clone, Copy, Debug)]
 struct Call {
@@ -180,7 +180,10 @@ fn the_rules_by_example() {
     let p = MANAGED + 0xff_ffff_ffff;
     assert_eq!(answer(libc::SYS_read, [3, p, 8, 0, 0, 0]), TRAP);
     assert_eq!(answer(libc::SYS_read, [p, MANAGED - 1, p, p, p, p]), ALLOW);
-    assert_eq!(answer(libc::SYS_read, [3, 0x1100_0000_0000, 8, 0, 0, 0]), ALLOW);
+    assert_eq!(
+        answer(libc::SYS_read, [3, MANAGED + (1 << 40), 8, 0, 0, 0]),
+        ALLOW
+    );
     assert_eq!(answer(libc::SYS_rt_sigreturn, [p; 6]), ALLOW);
     assert_eq!(answer(libc::SYS_getppid, [p; 6]), ALLOW);
     assert_eq!(answer(libc::SYS_writev, [1, 0x7ffc_0000_0000, 1, 0, 0, 0]), TRAP);
@@ -254,9 +257,9 @@ fn word() -> impl Strategy<Value = u64> {
         prop::sample::select(vec![
             MANAGED - 1,
             MANAGED,
-            0x10ff_ffff_ffff,
-            0x1100_0000_0000,
-            0x10_0000_0000_0000
+            MANAGED + (1 << 40) - 1,
+            MANAGED + (1 << 40),
+            MANAGED << 8
         ]),
         prop::sample::select(vec![
             0x8912u64,

@@ -15,7 +15,10 @@ mod table;
 mod tests;
 
 /// The managed memory of a process is `[MANAGED_TAG << 40, (MANAGED_TAG + 1) << 40)`.
-pub const MANAGED_TAG: u64 = 0x10;
+///
+/// 42 TiB: apart from what other runtimes want at fixed addresses or ask for first (ZGC's views of its heap at 4, 8 and 16 TiB, the
+/// shadow of AddressSanitizer below 16 TiB, mimalloc from 2 to 30 TiB).
+pub const MANAGED_TAG: u64 = 0x2a;
 /// Bits below the tag of a managed address.
 pub const MANAGED_SHIFT: u32 = 40;
 /// Numbers at and above this one are unknown.

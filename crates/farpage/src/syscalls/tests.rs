@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-const M: u64 = 0x1000_0000_0000;
+const M: u64 = MANAGED_TAG << MANAGED_SHIFT;
 const STACK: u64 = 0x7ffc_0000_0ff8;
 
 /// A sparse memory. Checks that nothing is read before it is emitted.
