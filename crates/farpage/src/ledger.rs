@@ -275,7 +275,7 @@ impl Ledger {
         // The compressed tier gives way when the rest of the tree needs the budget.
         let most = self.pool.layout().zpage_count as i64;
         let share = if header.areas.load(Ordering::Relaxed) > 0 {
-            limit * 2 / 5
+            limit / 8 // decision 0021
         } else {
             limit * 3 / 4
         };
