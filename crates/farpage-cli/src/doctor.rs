@@ -470,14 +470,13 @@ mod tests {
 
     #[test]
     fn mappings_in_the_range_are_seen() {
-        assert!(lies_in_range("0fffffff0000-100000001000 rw-p 00000000 00:00 0"));
-        assert!(lies_in_range(
-            "100000001000-100000002000 rw-p 00000000 00:00 0 [anon]"
-        ));
+        let line = |start: usize, end: usize| format!("{start:x}-{end:x} rw-p 00000000 00:00 0 [anon]");
+        assert!(lies_in_range(&line(RANGE_START - 4096, RANGE_START + 4096)));
+        assert!(lies_in_range(&line(RANGE_START + 4096, RANGE_START + 8192)));
+        assert!(!lies_in_range(&line(RANGE_END, RANGE_END + 4096)));
         assert!(!lies_in_range(
             "7f0000000000-7f0000001000 r-xp 00000000 fe:00 1 /lib/x.so"
         ));
-        assert!(!lies_in_range("110000000000-110000001000 rw-p 00000000 00:00 0"));
     }
 
     #[test]
