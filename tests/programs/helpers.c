@@ -4,7 +4,6 @@
 
 #include <aio.h>
 #include <stdatomic.h>
-#include <sys/stat.h>
 #include <time.h>
 
 enum { READS = 8, TICKS = 10 };

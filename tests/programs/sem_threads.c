@@ -543,6 +543,28 @@ static void long_jumps(void)
 
 static atomic_int detached_left;
 
+/* `stack` 0: of the default size. */
+static void start_detached(void *(*body)(void *), size_t count, size_t stack)
+{
+	pthread_attr_t attr;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	if (stack)
+		pthread_attr_setstacksize(&attr, stack);
+	detached_left = (int)count;
+	for (size_t i = 0; i < count; i++) {
+		pthread_t t;
+		CHECK_EQ("pthread_create", 0, pthread_create(&t, &attr, body, (void *)i));
+	}
+}
+
+static void await_detached(void)
+{
+	for (int i = 0; i < 6000 && detached_left; i++)
+		sleep_ms(10);
+	CHECK_EQ("detached threads left", 0, detached_left);
+}
+
 static void *detached_thread(void *arg)
 {
 	own_blocks(arg);
@@ -552,52 +574,32 @@ static void *detached_thread(void *arg)
 
 static void detached(void)
 {
-	pthread_attr_t attr;
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	detached_left = THREADS;
-	for (size_t i = 0; i < THREADS; i++) {
-		pthread_t t;
-		CHECK_EQ("pthread_create", 0, pthread_create(&t, &attr, detached_thread, (void *)i));
-	}
-	for (int i = 0; i < 6000 && detached_left; i++)
-		sleep_ms(10);
-	CHECK_EQ("detached threads left", 0, detached_left);
+	start_detached(detached_thread, THREADS, 0);
+	await_detached();
 }
 
 /* More 8 MiB stacks than libc keeps (40 MiB): the threads that end last free the others' descriptors, blocks of the heap that
  * have grown cold, with all signals blocked. */
 enum { ENDING = 16 };
 static sem_t may_end;
-static atomic_int ending_left;
 
 static void *ending_thread(void *arg)
 {
 	while (sem_wait(&may_end) != 0)
 		;
-	ending_left--;
+	detached_left--;
 	return arg;
 }
 
 static void ends(void)
 {
-	pthread_attr_t attr;
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attr, 8 * MIB);
 	sem_init(&may_end, 0, 0);
 	for (int round = 0; round < 5; round++) {
-		ending_left = ENDING;
-		for (int i = 0; i < ENDING; i++) {
-			pthread_t t;
-			CHECK_EQ("pthread_create", 0, pthread_create(&t, &attr, ending_thread, NULL));
-		}
+		start_detached(ending_thread, ENDING, 8 * MIB);
 		chill();
 		for (int i = 0; i < ENDING; i++)
 			sem_post(&may_end);
-		for (int i = 0; i < 6000 && ending_left; i++)
-			sleep_ms(10);
-		CHECK_EQ("ending threads left", 0, ending_left);
+		await_detached();
 	}
 }
 

@@ -2,11 +2,11 @@
 //!
 //! FAIL stands in the way of `farpage run`; WARN takes a part of it away or makes trouble likely.
 
-use farpage::pool::{MANAGED_BASE, MANAGED_LEN};
 use std::fs;
 use std::io;
 use std::path::Path;
 
+use farpage::pool::{MANAGED_BASE, MANAGED_LEN};
 use farpage_core::units::format_size;
 use serde_json::{Value, json};
 

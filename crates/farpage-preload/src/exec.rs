@@ -12,14 +12,19 @@ use farpage::pool::flag;
 use farpage::trap::{self, Pins};
 use farpage::{join, sys, vfork};
 
-use crate::process::{Strings, pin_string, pin_strings};
+use crate::process::{Strings, environ, pin_string, pin_strings};
 use crate::result;
 
 unsafe extern "C" {
-    static environ: Strings;
     fn farpage_execl();
     fn farpage_execlp();
     fn farpage_execle();
+}
+
+/// Whether a string of an environment tells the pool's descriptor.
+fn names_pool(text: &[u8]) -> bool {
+    text.strip_prefix(join::ENV_POOL.to_bytes())
+        .is_some_and(|rest| rest.first() == Some(&b'='))
 }
 
 /// An environment for a new image that loads the library, even if the program cleared its own. Holds what it made.
@@ -49,9 +54,7 @@ impl Environment {
         unsafe {
             while !(*envp.add(count)).is_null() {
                 let text = CStr::from_ptr(*envp.add(count)).to_bytes();
-                has_pool |= text
-                    .strip_prefix(join::ENV_POOL.to_bytes())
-                    .is_some_and(|rest| rest.first() == Some(&b'='));
+                has_pool |= names_pool(text);
                 if text.starts_with(PRELOAD) {
                     preload = Some(&text[PRELOAD.len()..]);
                 }
@@ -94,7 +97,7 @@ impl Environment {
             for i in 0..count {
                 let entry = *envp.add(i);
                 let bytes = CStr::from_ptr(entry).to_bytes();
-                let replaced = bytes.starts_with(PRELOAD) || bytes.starts_with(b"FARPAGE_POOL_FD=");
+                let replaced = bytes.starts_with(PRELOAD) || names_pool(bytes);
                 if !replaced {
                     array.add(at).write(entry);
                     at += 1;
@@ -153,37 +156,44 @@ impl Drop for Exec {
     }
 }
 
-fn exec(nr: i64, args: impl Fn(Strings) -> [u64; 6], envp: Strings) -> c_int {
+/// Brings in what is read here: in a child of vfork that is traced, without a signal. Nothing is held (see [`vfork`]).
+fn warm(pin: impl FnOnce(&mut Pins)) {
+    if vfork::is_borrowed(mm()) {
+        let mut pins = Pins::new();
+        pin(&mut pins);
+        pins.release(mm());
+    }
+}
+
+/// Makes attempts with an environment that loads the library; they come back only with `-errno`.
+fn exec(envp: Strings, attempts: impl FnOnce(Strings) -> i64) -> c_int {
     // SAFETY: the caller's environment.
     let environment = unsafe {
-        if vfork::is_borrowed(mm()) && !envp.is_null() {
-            // Its strings are read here, without a signal.
-            let mut pins = Pins::new();
-            pin_strings(&mut pins, envp);
-            pins.release(mm());
-        }
+        warm(|pins| pin_strings(pins, envp));
         Environment::following(envp)
     };
     let exec = Exec::begin();
-    let args = args(environment.strings);
-    let raw = if mm().is_active() {
-        trap::perform(nr, args)
-    } else {
-        // SAFETY: the caller's call.
-        unsafe { sys::raw(nr, args) }
-    };
+    let raw = attempts(environment.strings);
     drop(exec);
     drop(environment);
     result(raw) as c_int
 }
 
+fn attempt(nr: i64, args: [u64; 6]) -> i64 {
+    if mm().is_active() {
+        return trap::perform(nr, args);
+    }
+    // SAFETY: the caller's call.
+    unsafe { sys::raw(nr, args) }
+}
+
+fn attempt_path(path: *const c_char, argv: Strings, envp: Strings) -> i64 {
+    attempt(libc::SYS_execve, [path as u64, argv as u64, envp as u64, 0, 0, 0])
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    exec(
-        libc::SYS_execve,
-        |envp| [path as u64, argv as u64, envp as u64, 0, 0, 0],
-        envp,
-    )
+    exec(envp, |envp| attempt_path(path, argv, envp))
 }
 
 #[unsafe(no_mangle)]
@@ -196,11 +206,12 @@ pub unsafe extern "C" fn farpage_execve(path: *const c_char, argv: Strings, envp
 pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, envp: Strings) -> c_int {
     let empty = c"".as_ptr() as u64;
     let flags = libc::AT_EMPTY_PATH as u64;
-    exec(
-        libc::SYS_execveat,
-        |envp| [file as u64, empty, argv as u64, envp as u64, flags, 0],
-        envp,
-    )
+    exec(envp, |envp| {
+        attempt(
+            libc::SYS_execveat,
+            [file as u64, empty, argv as u64, envp as u64, flags, 0],
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -211,11 +222,12 @@ pub unsafe extern "C" fn execveat(
     envp: Strings,
     flags: c_int,
 ) -> c_int {
-    exec(
-        libc::SYS_execveat,
-        |envp| [dir as u64, path as u64, argv as u64, envp as u64, flags as u64, 0],
-        envp,
-    )
+    exec(envp, |envp| {
+        attempt(
+            libc::SYS_execveat,
+            [dir as u64, path as u64, argv as u64, envp as u64, flags as u64, 0],
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -233,7 +245,7 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: the caller's arguments.
-    unsafe { search(file, argv, envp) }
+    exec(envp, |envp| unsafe { search(file, argv, envp) })
 }
 
 #[unsafe(no_mangle)]
@@ -287,21 +299,21 @@ impl Candidate {
     }
 }
 
-/// exec of one path, and of the shell for a script without an interpreter line. Returns the error.
-unsafe fn try_exec(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+/// exec of one path, and of the shell for a script without an interpreter line.
+unsafe fn attempt_script(path: *const c_char, argv: Strings, envp: Strings) -> i64 {
+    let raw = attempt_path(path, argv, envp);
+    if raw != -i64::from(libc::ENOEXEC) {
+        return raw;
+    }
     // SAFETY: the caller's arguments; the array has room for one more string than argv, and for the end.
     unsafe {
-        execve(path, argv, envp);
-        let errno = *libc::__errno_location();
-        if errno != libc::ENOEXEC {
-            return errno;
-        }
         let mut count = 0;
         while !(*argv.add(count)).is_null() {
             count += 1;
         }
-        let Ok(memory) = sys::engine_memory((count as u64 + 3) * 8) else {
-            return libc::ENOMEM;
+        let len = (count as u64 + 3) * 8;
+        let Ok(memory) = sys::engine_memory(len) else {
+            return -i64::from(libc::ENOMEM);
         };
         let array = memory as *mut *const c_char;
         array.write(c"/bin/sh".as_ptr());
@@ -309,33 +321,29 @@ unsafe fn try_exec(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
         for index in 1..count {
             array.add(index + 1).write(*argv.add(index));
         }
-        execve(c"/bin/sh".as_ptr(), array as Strings, envp);
-        let errno = *libc::__errno_location();
-        let _ = sys::munmap(memory, (count as u64 + 3) * 8);
-        errno
+        let raw = attempt_path(c"/bin/sh".as_ptr(), array as Strings, envp);
+        let _ = sys::munmap(memory, len);
+        raw
     }
 }
 
-/// execvpe(3): a name without a slash is looked for in the directories of PATH.
-unsafe fn search(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+/// execvpe(3): a name without a slash is looked for in the directories of PATH. Returns `-errno`.
+unsafe fn search(file: *const c_char, argv: Strings, envp: Strings) -> i64 {
     // SAFETY: the caller's arguments; PATH is a string of the environment's.
     unsafe {
-        let mut pins = Pins::new();
-        if vfork::is_borrowed(mm()) {
-            pin_string(&mut pins, file);
-            pin_strings(&mut pins, argv);
-            pins.release(mm());
-        }
+        warm(|pins| {
+            pin_string(pins, file);
+            pin_strings(pins, argv);
+        });
         let name = CStr::from_ptr(file).to_bytes();
-        let fail = |errno: c_int| result(-i64::from(errno)) as c_int;
         if name.is_empty() {
-            return fail(libc::ENOENT);
+            return -i64::from(libc::ENOENT);
         }
         if name.contains(&b'/') {
-            return fail(try_exec(file, argv, envp));
+            return attempt_script(file, argv, envp);
         }
         if name.len() > NAME_MAX {
-            return fail(libc::ENAMETOOLONG);
+            return -i64::from(libc::ENAMETOOLONG);
         }
         let path = libc::getenv(c"PATH".as_ptr());
         let path = if path.is_null() {
@@ -346,17 +354,18 @@ unsafe fn search(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
         let mut candidate = Candidate {
             text: [0; PATH_MAX + 1],
         };
-        let mut denied = false;
+        let mut last = libc::ENOENT;
         for directory in path.to_bytes().split(|&b| b == b':') {
             let Some(text) = candidate.set(directory, name) else {
                 continue;
             };
-            match try_exec(text, argv, envp) {
-                libc::EACCES => denied = true,
+            let raw = attempt_script(text, argv, envp);
+            match -raw as c_int {
+                libc::EACCES => last = libc::EACCES,
                 libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::ENODEV | libc::ETIMEDOUT => {}
-                errno => return fail(errno),
+                _ => return raw,
             }
         }
-        fail(if denied { libc::EACCES } else { libc::ENOENT })
+        -i64::from(last)
     }
 }

@@ -16,7 +16,7 @@ use crate::result;
 pub type Strings = *const *const c_char;
 
 unsafe extern "C" {
-    static environ: Strings;
+    pub static environ: Strings;
 }
 
 #[unsafe(no_mangle)]

@@ -352,9 +352,7 @@ impl Assembler {
             }
             Rule::Mmap => {
                 const ORDERS: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
-                self.push(LOAD, 0, 0, low_half(0) + 4);
-                self.push(SHIFT, 0, 0, MANAGED_SHIFT - 32);
-                self.push(EQ, 1, 0, MANAGED_TAG as u32);
+                self.managed(0, 1);
                 self.push(RETURN, 0, 0, ALLOW);
                 self.push(LOAD, 0, 0, low_half(3));
                 self.push(AND, 0, 0, ORDERS);
@@ -378,14 +376,19 @@ impl Assembler {
         }
     }
 
+    /// Jumps over `distance` instructions when argument `arg` is managed.
+    fn managed(&mut self, arg: u8, distance: u8) {
+        self.push(LOAD, 0, 0, low_half(arg) + 4);
+        self.push(SHIFT, 0, 0, MANAGED_SHIFT - 32);
+        self.push(EQ, distance, 0, MANAGED_TAG as u32);
+    }
+
     /// Trap when an argument in `mask` is managed, else allow. The last instruction is the jump to the trap.
     fn pointers(&mut self, mask: u8) {
         let mut left = mask;
         for arg in (0..6).filter(|arg| mask >> arg & 1 == 1) {
             left &= !(1 << arg);
-            self.push(LOAD, 0, 0, low_half(arg) + 4);
-            self.push(SHIFT, 0, 0, MANAGED_SHIFT - 32);
-            self.push(EQ, trap_distance(left), 0, MANAGED_TAG as u32);
+            self.managed(arg, trap_distance(left));
         }
         self.push(RETURN, 0, 0, ALLOW);
         self.jump(Target::Action(TRAP));
