@@ -35,6 +35,7 @@
 //! | [`stats`] | counter names, histogram geometry |
 //! | [`readahead`] | which pages come with a missed one: the kernel's two ways, streams, hit counting |
 //! | [`reclaim_policy`] | which resident page or window goes next: five ways, shadows |
+//! | [`workingset`] | refault distances, and what they say about the compressed tier's size |
 //! | [`kill`] | where a test kills processes; nothing in other builds |
 //! | [`sync`] | the one door to atomics |
 #![no_std]
@@ -65,4 +66,5 @@ pub mod stats;
 pub mod swap_table;
 pub mod sync;
 pub mod units;
+pub mod workingset;
 pub mod zpool;

@@ -3,7 +3,7 @@
 //! ```text
 //! 63                              24 23         8 7 6  5  4  3 2   0
 //! +---------------------------------+------------+---+--+--+--+-----+
-//! | payload: frame or slot          | pins       | 0 |RA|Y |L |kind |
+//! | payload: frame, or stamp, slot  | pins       | 0 |RA|Y |L |kind |
 //! +---------------------------------+------------+---+--+--+--+-----+
 //! ```
 //!
@@ -15,7 +15,8 @@
 //!   array;
 //! - pins belong to system calls in flight, not to the kind, so a change of kind carries them over: that is
 //!   what [`PageState::replace`] is for. Reclaim leaves a page with pins alone;
-//! - the payload means a frame when `Cached`, a slot when `Swapped`, and is zero otherwise.
+//! - the payload means a frame when `Cached`, a slot (32 bits) and above it a stamp (8 bits, [`crate::workingset`]) when
+//!   `Swapped`, and is zero otherwise.
 
 use core::fmt;
 
@@ -27,6 +28,7 @@ const PIN_SHIFT: u32 = 8;
 const PINS: u64 = (PIN_MAX as u64) << PIN_SHIFT;
 const PAYLOAD_SHIFT: u32 = 24;
 const PAYLOAD: u64 = !0 << PAYLOAD_SHIFT;
+const SLOT_BITS: u32 = 32;
 
 /// What to add to a word for one more pin; the adder checks for [`PIN_MAX`] first.
 pub const PIN_ONE: u64 = 1 << PIN_SHIFT;
@@ -85,6 +87,12 @@ impl PageState {
     #[must_use]
     pub const fn swapped(slot: u32) -> Self {
         Self::of(3, slot as u64)
+    }
+
+    /// The same of a page that was stored compressed, with the time of that.
+    #[must_use]
+    pub const fn stamped(slot: u32, stamp: u8) -> Self {
+        Self::of(3, (stamp as u64) << SLOT_BITS | slot as u64)
     }
 
     /// An evicted page of zeros.
@@ -174,6 +182,12 @@ impl PageState {
     #[must_use]
     pub const fn slot(self) -> u32 {
         self.payload() as u32
+    }
+
+    /// When the page was stored compressed; meaningful when `Swapped`.
+    #[must_use]
+    pub const fn stamp(self) -> u8 {
+        (self.payload() >> SLOT_BITS) as u8
     }
 
     /// The frame; meaningful when `Cached`.

@@ -14,7 +14,7 @@
 //!
 //! ```text
 //! Free --alloc*--> Busy(owner) --publish--> backed, count 1 <--dup, put--> backed, count n
-//!   ^                |     ^                  |        \--written_back--> Device, count as it is
+//!   ^                |     ^                  |        \--written_back--> Device, --relocated--> Compressed, count as it is
 //!   |                |     +----last put------+
 //!   +----release*----+
 //!   +--sweep*-- Released <--release while another holds the cluster's lock--+
@@ -337,6 +337,13 @@ impl<'a> SwapTable<'a> {
     #[must_use]
     pub fn written_back(&self, slot: u32, expected: SlotWord, crc: u32) -> bool {
         expected.kind() == SlotKind::Compressed && self.rebase(slot, expected, Backing::Device { crc })
+    }
+
+    /// The content of a slot that lies compressed, and was found by `expected`, now lies in object `to` too. The caller holds
+    /// the cluster's lock; otherwise as [`Self::written_back`]; False: the caller frees `to`.
+    #[must_use]
+    pub fn relocated(&self, slot: u32, expected: SlotWord, to: Handle) -> bool {
+        expected.kind() == SlotKind::Compressed && self.rebase(slot, expected, Backing::Compressed(to))
     }
 
     /// The content of a slot that lies compressed or in its block now lies in slot `to` too, of which the caller gives its

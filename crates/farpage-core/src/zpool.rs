@@ -1,7 +1,7 @@
 //! The zpool: where compressed objects sit.
 //!
-//! The data area is an array of zpages of 16 KiB. A zpage in use belongs to one size class and is cut into
-//! equal objects; an object begins with a header of four u32 words, of which word 0, the owner slot, is the
+//! The data area is an array of zpages of 32 KiB. A zpage in use belongs to one size class and is cut into
+//! equal objects, as large as their number allows; an object begins with a header of four u32 words, of which word 0, the owner slot, is the
 //! zpool's (0 = free) and words 1 to 3 are the caller's. Each zpage has one descriptor word:
 //!
 //! ```text
@@ -34,6 +34,8 @@
 //!   zpage, whatever the zpage has become since. A handle read from a slot word may be stale when it is used:
 //!   the reader compares the owner slot, the checksum and the slot word, and can at worst have read bytes
 //!   that it throws away.
+//! - Objects are given back in any order, so zpages are left half empty. What is spread over more zpages than it
+//!   needs is moved together by the supervisor ([`Zpool::tally`], [`Zpool::copy_to`]).
 //! - `used` counts zpages that are not `Free`. It is raised before and lowered after, so a death can leave it
 //!   too high by one, never too low; [`Zpool::count_used`] gives the truth.
 
@@ -42,46 +44,67 @@ use crate::swap_table::Impossible;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes in a zpage.
-pub const ZPAGE_BYTES: usize = 16384;
+pub const ZPAGE_BYTES: usize = 32768;
 /// Bytes of the header at the front of every object.
 pub const HEADER_BYTES: usize = 16;
-/// Number of size classes; class `k` has objects of `(k + 1) * 64` bytes.
-pub const CLASSES: usize = 65;
-/// Bytes of the largest object, its header included: a whole page and some room.
-pub const OBJECT_MAX: usize = CLASSES * CLASS_STEP;
+/// Objects in a zpage, by size class. The steps are small where compressed pages mostly are: half of a step is what an object
+/// wastes, and every class in use what its last zpage lacks.
+const OBJECTS: [u16; 28] = [
+    256, 192, 128, 96, 80, 64, 56, 48, 42, 36, 32, 28, 25, 23, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,
+    10, 9, 8,
+];
+/// Number of size classes, the smallest objects first.
+pub const CLASSES: usize = OBJECTS.len();
+/// Bytes of the largest object, its header included.
+pub const OBJECT_MAX: usize = class_bytes(CLASSES - 1);
 
-const CLASS_STEP: usize = 64;
+/// Objects begin at multiples of so many bytes of their zpage.
+const ALIGN: usize = 16;
+/// By size in units of [`ALIGN`], rounded up.
+const CLASS_OF: [u8; OBJECT_MAX / ALIGN + 1] = {
+    let mut classes = [0; OBJECT_MAX / ALIGN + 1];
+    let (mut units, mut class) = (0, 0);
+    while units < classes.len() {
+        if units * ALIGN > class_bytes(class) {
+            class += 1;
+        }
+        classes[units] = class as u8;
+        units += 1;
+    }
+    classes
+};
 const WORD_BYTES: usize = 4;
 const ZPAGE_WORDS: usize = ZPAGE_BYTES / WORD_BYTES;
-/// The most zpages a handle can tell apart: 512 GiB of data.
+/// The most zpages a handle can tell apart: 1 TiB of data.
 pub const ZPAGES_MAX: usize = 1 << ZPAGE_BITS;
 const ZPAGE_BITS: u32 = 25;
 const INDEX_BITS: u32 = 8;
 /// Descriptors looked at before a fresh zpage is taken.
 const NEAR_SCAN: usize = 64;
+/// How many classes larger an object may be put that finds no room in its own.
+const LARGER: usize = 3;
 /// Passes over the headers before a reservation is given back.
 const CLAIM_PASSES: usize = 16;
 
 /// The size class for objects of `bytes`, header included; none above [`OBJECT_MAX`].
 #[must_use]
 pub const fn class_of(bytes: usize) -> Option<usize> {
-    match bytes {
-        0 => Some(0),
-        1..=OBJECT_MAX => Some((bytes - 1) / CLASS_STEP),
-        _ => None,
+    if bytes > OBJECT_MAX {
+        return None;
     }
+    Some(CLASS_OF[bytes.div_ceil(ALIGN)] as usize)
 }
 
 /// Bytes of an object of a class, header included.
 #[must_use]
 pub const fn class_bytes(class: usize) -> usize {
-    (class + 1) * CLASS_STEP
+    ZPAGE_BYTES / class_objects(class) / ALIGN * ALIGN
 }
 
 /// Objects in a zpage of a class.
 #[must_use]
 pub const fn class_objects(class: usize) -> usize {
-    ZPAGE_BYTES / class_bytes(class)
+    OBJECTS[class] as usize
 }
 
 /// An object: its class (7 bits), zpage (25 bits) and index in the zpage (8 bits). 40 bits in all.
@@ -225,8 +248,8 @@ impl<'a> Zpool<'a> {
 
     /// Takes an object of `bytes` (payload + [`HEADER_BYTES`]) for `slot`, whose header then names the slot.
     /// Looks in the zpage of the last success, in the next 64 zpages, takes a fresh zpage if less than
-    /// `limit_zpages` are in use, and only then looks everywhere. None if there is no room, `bytes` is above
-    /// [`OBJECT_MAX`], or `slot` is 0.
+    /// `limit_zpages` are in use, and only then looks everywhere, in the next larger classes too. None if there is
+    /// no room, `bytes` is above [`OBJECT_MAX`], or `slot` is 0.
     #[must_use]
     pub fn alloc(&self, hints: &ZpoolHints, limit_zpages: usize, bytes: usize, slot: u32) -> Option<Handle> {
         let class = class_of(bytes)?;
@@ -238,8 +261,10 @@ impl<'a> Zpool<'a> {
             .take(last.load(Ordering::Relaxed) as usize, class, slot)
             .or_else(|| self.take_near(hints.scan.get(class)?, class, slot))
             .or_else(|| self.take_fresh(&hints.free, limit_zpages, class, slot))
-            .or_else(|| (0..self.zpages()).find_map(|zpage| self.take(zpage, class, slot)))?;
-        last.store(handle.zpage() as u32, Ordering::Relaxed);
+            .or_else(|| self.take_anywhere(class, slot))?;
+        if handle.class() == class {
+            last.store(handle.zpage() as u32, Ordering::Relaxed);
+        }
         Some(handle)
     }
 
@@ -304,6 +329,14 @@ impl<'a> Zpool<'a> {
         }
         cursor.store((start + steps) as u32, Ordering::Relaxed);
         None
+    }
+
+    fn take_anywhere(&self, class: usize, slot: u32) -> Option<Handle> {
+        (0..self.zpages()).find_map(|zpage| {
+            let there = load(self.desc(zpage)?).class();
+            let fits = (class..=class + LARGER).contains(&there);
+            if fits { self.take(zpage, there, slot) } else { None }
+        })
     }
 
     fn take_fresh(&self, cursor: &AtomicU32, limit: usize, class: usize, slot: u32) -> Option<Handle> {
@@ -544,6 +577,9 @@ fn exchange(desc: &AtomicU64, seen: Desc, next: Desc) -> Result<(), Desc> {
         .map(|_| ())
         .map_err(Desc)
 }
+
+mod compact;
+pub use compact::Tally;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -62,8 +62,11 @@ proptest! {
     }
 
     #[test]
-    fn page_state_payloads(frame in 0..=FRAME_MAX, slot: u32) {
+    fn page_state_payloads(frame in 0..=FRAME_MAX, slot: u32, stamp: u8) {
         prop_assert_eq!(PageState::cached(frame).frame(), frame);
+        let stamped = PageState::stamped(slot, stamp);
+        prop_assert_eq!((stamped.kind(), stamped.slot(), stamped.stamp()), (Kind::Swapped, slot, stamp));
+        prop_assert_eq!(PageState::stamped(slot, 0), PageState::swapped(slot));
         prop_assert_eq!(PageState::swapped(slot).slot(), slot);
     }
 

@@ -25,6 +25,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => any::<usize>().prop_map(Event::Free),
         1 => any::<usize>().prop_map(Event::FreeAndDie),
         1 => Just(Event::Clean),
+        2 => any::<usize>().prop_map(Event::Move),
     ]
 }
 

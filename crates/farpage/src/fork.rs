@@ -128,7 +128,7 @@ pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
             .compare_exchange(entry_state::FREE, state, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     };
-    let index = pool.processes().iter().position(free)?;
+    let index = pool.reach().position(free)?;
     kill_point!("entry-taken");
     pool.processes()[index]
         .born_ns

@@ -11,7 +11,7 @@ use crate::births;
 use crate::cleanup;
 use crate::fork;
 use crate::mm::{self, fd, mode};
-use crate::pool::{MAX_PROCESSES, Pool, entry_state, flag};
+use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state, flag};
 use crate::{activate, sentinel, sys};
 
 /// Names the pool's descriptor in the environment of every process of the tree.
@@ -67,11 +67,10 @@ fn reserve_userfaultfd(pool_fd: i32) {
 /// The entry of this process: a new one, or after exec the old one, emptied.
 fn own_entry(pool: &Pool, pool_fd: i32) -> Option<usize> {
     let pid = sys::getpid();
-    let mine = |index: &usize| {
-        let entry = &pool.processes()[*index];
+    let mine = |entry: &ProcEntry| {
         entry.state.load(Ordering::Acquire) == entry_state::LIVE && entry.pid.load(Ordering::Relaxed) == pid
     };
-    if let Some(old) = (0..MAX_PROCESSES).find(mine) {
+    if let Some(old) = pool.processes().iter().position(mine) {
         let born_ns = pool.processes()[old].born_ns.load(Ordering::Relaxed);
         cleanup::return_everything(pool, pool_fd, old, born_ns);
     }

@@ -8,14 +8,17 @@ use std::fs;
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 
+use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
-use farpage_core::zpool::ZPAGE_BYTES;
 
 use crate::cleanup;
+use crate::compact;
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state};
 use crate::recount;
 use crate::sentinel;
 use crate::sys;
+use crate::thread::next_headroom;
+use crate::tier_share::TierShare;
 
 /// An entry taken by a parent whose child never came to life.
 const EMBRYO_MAX_NS: u64 = 10_000_000_000;
@@ -24,13 +27,15 @@ const SHARE_EVERY_NS: u64 = 100_000_000;
 /// Reading shares takes at most one part in so many of the time.
 const SHARE_COST: u64 = 50;
 
+/// Moving compressed pages together takes at most one part in so many of the time.
+const COMPACT_COST: u64 = 20;
 /// Counting again takes at most one part in so many of the time.
 const RECOUNT_COST: u64 = 20;
 /// A difference between what the tree and what its processes are charged is a dead one's after so many ticks.
 const DRIFT_TICKS: u32 = 8;
 
-const ZPAGE_PAGES: i64 = (ZPAGE_BYTES / PAGE_SIZE) as i64;
-
+/// Pages of the budget that are left for what is not counted yet, beside a 128th of it.
+const MARGIN: i64 = 64;
 /// What was found when a process's fair share of shared memory was last read, in pages.
 struct Share {
     /// Its share less what it was charged.
@@ -59,6 +64,13 @@ pub struct Ledger {
     starts: Vec<(u64, u64)>,
     /// When what a death left is next counted again, if anything is.
     recount_ns: u64,
+    /// When compressed pages are next moved together, if that gains anything.
+    compact_ns: u64,
+    /// Pages that the compressed tier held then.
+    objects: usize,
+    /// How often faults had made room themselves at the tick before.
+    direct: u64,
+    share: TierShare,
 }
 
 /// What a process, or the tree, has beside managed pages.
@@ -100,6 +112,10 @@ impl Ledger {
             drift: (0, 0),
             starts: vec![(0, 0); MAX_PROCESSES],
             recount_ns: 0,
+            compact_ns: 0,
+            objects: 0,
+            direct: 0,
+            share: TierShare::default(),
         }
     }
 
@@ -163,6 +179,11 @@ impl Ledger {
             let start = sys::now_ns();
             recount::mend(&self.pool, self.pool_fd);
             self.recount_ns = start + (sys::now_ns() - start) * RECOUNT_COST;
+        }
+        if now >= self.compact_ns {
+            let start = sys::now_ns();
+            self.objects = compact::run(&self.pool);
+            self.compact_ns = start + (sys::now_ns() - start) * COMPACT_COST;
         }
         self.mend_charges();
         self.shares
@@ -259,28 +280,27 @@ impl Ledger {
         })
     }
 
-    fn set_limit(&self, beside: Beside) {
+    fn set_limit(&mut self, beside: Beside) {
         let Beside {
             unmanaged, promised, ..
         } = beside;
         let header = self.pool.header();
         let budget = header.budget.load(Ordering::Relaxed);
         let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);
-        let margin = 128 + budget / 128;
+        let margin = MARGIN + budget / 128;
         let limit = (budget - unmanaged - promised - metadata - margin).max(header.least_limit());
         header.limit.store(limit, Ordering::Relaxed);
+        let direct = header.counters[Counter::PgreclaimDirect as usize].load(Ordering::Relaxed);
+        let is_short = direct != core::mem::replace(&mut self.direct, direct);
+        let headroom = header.headroom.load(Ordering::Relaxed);
+        header
+            .headroom
+            .store(next_headroom(headroom, limit, is_short), Ordering::Relaxed);
         if header.excess(0) > 0 {
             header.ask_to_reclaim();
         }
-        // The compressed tier gives way when the rest of the tree needs the budget.
-        let most = self.pool.layout().zpage_count as i64;
-        let share = if header.areas.load(Ordering::Relaxed) > 0 {
-            limit / 8 // decision 0021
-        } else {
-            limit * 3 / 4
-        };
-        let zpages = (share / ZPAGE_PAGES).clamp(most.min(1), most);
-        header.zpages_limit.store(zpages as u64, Ordering::Relaxed);
+        let zpages = self.share.zpages(&self.pool, limit, self.objects);
+        header.zpages_limit.store(zpages, Ordering::Relaxed);
         let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;
         header.peak.fetch_max(total, Ordering::Relaxed);
     }
@@ -489,7 +509,8 @@ mod tests {
         let header = pool.header();
         header.supervisor.store(sys::getpid(), Ordering::Relaxed);
         header.budget.store(10 * PROMISED, Ordering::Relaxed);
-        let entry = &pool.processes()[take_entry(&pool, entry_state::LIVE).unwrap()];
+        let index = take_entry(&pool, entry_state::LIVE).unwrap();
+        let entry = &pool.processes()[index];
         entry.pid.store(1, Ordering::Relaxed);
         let limit = |ledger: &mut Ledger| {
             ledger.tick();

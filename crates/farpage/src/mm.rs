@@ -38,8 +38,10 @@ const CONTEXTS: usize = 32;
 /// A work area takes up to 300 KiB: one per so many pages of the budget, and at least so many.
 const CONTEXT_BUDGET: i64 = 2048;
 const CONTEXTS_MIN: i64 = 6;
-/// In a budget of so many pages at most (16 MiB), what a work area was filled with is returned after use.
-const TIGHT_BUDGET: i64 = 4096;
+/// In a budget of so many pages at most (128 MiB), a work area that more than a few pages were brought in with gives their memory
+/// back after use.
+const TIGHT_BUDGET: i64 = 32_768;
+const KEPT_PAGES: usize = 8;
 /// Pages that one turn of swap-in looks at: what it brings in lies among them.
 pub const SPAN: usize = 64;
 const RANGES_MAX: usize = 65_536;
@@ -71,6 +73,8 @@ pub struct Mm {
     chunks: AtomicU64,
     contexts: AtomicU64,
     contexts_free: AtomicU32,
+    /// Threads that sleep until a work area is free.
+    contexts_awaited: AtomicU32,
     pub gate: Gate,
     pub frames: Frames,
     /// Where huge pages are made, and where they wait.
@@ -114,6 +118,7 @@ static MM: Mm = Mm {
     chunks: AtomicU64::new(0),
     contexts: AtomicU64::new(0),
     contexts_free: AtomicU32::new(u32::MAX),
+    contexts_awaited: AtomicU32::new(0),
     gate: Gate::new(),
     frames: Frames::new(),
     places: Places::new(),
@@ -339,7 +344,9 @@ impl Mm {
             }
             turns += 1;
             if turns.is_multiple_of(64) {
+                self.contexts_awaited.fetch_add(1, Ordering::SeqCst);
                 sys::futex_wait(&self.contexts_free, 0, false, 100);
+                self.contexts_awaited.fetch_sub(1, Ordering::Relaxed);
             }
             core::hint::spin_loop();
         }
@@ -365,6 +372,7 @@ impl Mm {
 
     /// In a forked child: the threads that waited are not here.
     pub fn forget_waiters(&self) {
+        self.contexts_awaited.store(0, Ordering::Relaxed);
         self.waiters
             .iter()
             .for_each(|waiters| waiters.count.store(0, Ordering::Relaxed));
@@ -458,6 +466,21 @@ impl ContextGuard {
     }
 }
 
+impl ContextGuard {
+    /// In a tight budget, gives back the memory that pages were brought in through.
+    pub fn return_bounce(&self) {
+        if MM.header().budget.load(Ordering::Relaxed) <= TIGHT_BUDGET {
+            let kept = size_of_val(&self.bounce[..KEPT_PAGES]) as u64;
+            let (from, len) = (
+                self.bounce.as_ptr() as u64 + kept,
+                size_of_val(&self.bounce) as u64 - kept,
+            );
+            // SAFETY: nobody reads what is in a work area that is given back; fresh pages come in its place.
+            let _ = unsafe { sys::madvise(from, len, libc::MADV_DONTNEED) };
+        }
+    }
+}
+
 impl core::ops::Deref for ContextGuard {
     type Target = Context;
     fn deref(&self) -> &Context {
@@ -474,12 +497,13 @@ impl core::ops::DerefMut for ContextGuard {
 
 impl Drop for ContextGuard {
     fn drop(&mut self) {
-        if MM.header().budget.load(Ordering::Relaxed) <= TIGHT_BUDGET {
-            let bounce = self.bounce.as_ptr() as u64;
-            // SAFETY: nobody reads what is in a work area that is given back; fresh pages come in its place.
-            let _ = unsafe { sys::madvise(bounce, size_of_val(&self.bounce) as u64, libc::MADV_DONTNEED) };
+        // Pages are brought in through the first places.
+        if self.split().1.taken.pages().len() > KEPT_PAGES {
+            self.return_bounce();
         }
-        MM.contexts_free.fetch_or(1 << self.0, Ordering::Release);
-        sys::futex_wake(&MM.contexts_free, 1, false);
+        MM.contexts_free.fetch_or(1 << self.0, Ordering::SeqCst);
+        if MM.contexts_awaited.load(Ordering::SeqCst) != 0 {
+            sys::futex_wake(&MM.contexts_free, 1, false);
+        }
     }
 }

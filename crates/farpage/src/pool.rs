@@ -23,6 +23,7 @@ use farpage_core::slots::{self, Parts, Punch, Slots};
 use farpage_core::stats::{Counter, Histogram, Source};
 use farpage_core::swap_table::SwapTable;
 use farpage_core::units::PAGE_SIZE;
+use farpage_core::workingset::Workingset;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 
 use crate::control::Control;
@@ -200,12 +201,16 @@ pub struct Header {
     pub area_epoch: AtomicU32,
     /// Entries of the process table ever taken.
     pub births: AtomicU32,
+    /// Entries of it, from the first on, that were ever looked at to be taken.
+    pub entries: AtomicU32,
     /// Slots whose content is in another slot.
     pub moved: AtomicI64,
     /// The budget as the user gave it, in pages.
     pub budget: AtomicI64,
     /// What charged pages and zpages together may reach: budget less the unmanaged rest, set by the supervisor.
     pub limit: AtomicI64,
+    /// Free pages that the reclaimers keep ready, set by the supervisor.
+    pub headroom: AtomicI64,
     /// Resident managed pages + frames of the whole tree.
     pub charged: AtomicI64,
     /// Bytes of managed memory mapped for writing in the whole tree (an upper bound of what can become resident).
@@ -229,6 +234,7 @@ pub struct Header {
     pub huge_swapin: AtomicU32,
     /// Slot caches are used while so many slots are free; 0: never.
     pub slot_cache_floor: AtomicU64,
+    pub workingset: Workingset,
     pub hits: Hits,
     pub windows: WindowCounts,
     pub area: [Area; MAX_AREAS],
@@ -397,7 +403,19 @@ impl Pool {
 
     #[must_use]
     pub fn processes(&self) -> &'static [ProcEntry] {
-        self.part(size_of::<Header>() as u64, MAX_PROCESSES as u64)
+        let reached = u64::from(self.header().entries.load(Ordering::Acquire));
+        self.part(size_of::<Header>() as u64, reached.min(MAX_PROCESSES as u64))
+    }
+
+    /// Every entry there may be, one by one, each counted among those reached before it is looked at. (Looking at all of them at
+    /// every tick would fill their memory, a quarter of a MiB.)
+    pub fn reach(&self) -> impl Iterator<Item = &'static ProcEntry> {
+        let all: &[ProcEntry] = self.part(size_of::<Header>() as u64, MAX_PROCESSES as u64);
+        let reached = &self.header().entries;
+        (1..).zip(all).map(|(count, entry)| {
+            reached.fetch_max(count, Ordering::AcqRel);
+            entry
+        })
     }
 
     #[must_use]

@@ -393,7 +393,8 @@ impl Batch {
         for at in 0..self.len {
             if self.state(at) != State::Gone {
                 let page = self.pages[at];
-                mm.unlock(page, mm.load(page), PageState::swapped(self.slots[at]));
+                let locked = mm.load(page);
+                mm.unlock(page, locked, locked);
             }
         }
         self.len = 0;

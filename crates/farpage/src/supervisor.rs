@@ -86,6 +86,8 @@ pub enum RunError {
 /// Below this the engine's own fixed needs leave no room for a program's pages.
 const RAM_MIN: u64 = 8 << 20;
 const TICK_MS: i32 = 20;
+/// Epochs of refault distances in so many pages as the budget has.
+const EPOCHS_IN_BUDGET: i64 = 64;
 /// While a tier joins or leaves.
 const BUSY_TICK_MS: i32 = 4;
 
@@ -140,6 +142,7 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     header.budget.store(pages, Ordering::Relaxed);
     header.limit.store(pages * 7 / 8, Ordering::Relaxed);
     header.zpages_limit.store(geometry.zpages, Ordering::Relaxed);
+    header.workingset.start((pages / EPOCHS_IN_BUDGET).max(1) as u64);
     header.start_ns.store(sys::now_ns(), Ordering::Relaxed);
     header.fd_base.store(descriptor_base()? as u32, Ordering::Relaxed);
     let mut flags = 0;

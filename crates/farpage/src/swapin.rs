@@ -322,11 +322,8 @@ impl<'a> Batch<'a> {
     fn unlock_rest(&mut self, mm: &Mm) {
         for place in bits(self.locked) {
             let page = self.pages[place as usize];
-            mm.unlock(
-                page,
-                mm.load(page),
-                PageState::swapped(self.slots[place as usize]),
-            );
+            let locked = mm.load(page);
+            mm.unlock(page, locked, locked);
         }
         self.locked = 0;
     }

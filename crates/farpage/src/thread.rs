@@ -27,6 +27,8 @@ use crate::writeback;
 const STACK_LEN: u64 = 256 << 10;
 /// How often a reclaimer looks at the tree's state on its own, in microseconds.
 const PERIOD_US: u64 = 20_000;
+const HEADROOM_MIN: i64 = 64;
+const HEADROOM_MAX: i64 = 4096;
 /// Pages of which nothing can be spared.
 const HEADROOM_TIGHT: i64 = 128;
 /// Most pages a reclaimer makes room for before it looks around.
@@ -77,7 +79,20 @@ pub fn headroom(mm: &Mm) -> i64 {
 
 /// The same of a tree.
 pub fn headroom_of(header: &Header) -> i64 {
-    (header.limit.load(Ordering::Relaxed) / 32).clamp(64, 4096)
+    header.headroom.load(Ordering::Relaxed).max(HEADROOM_MIN)
+}
+
+/// The headroom that follows on `before`, 20 ms later: as little as does, since what is kept free holds no page; for a while more
+/// after faults had to make room themselves (the kernel boosts its watermarks so).
+pub fn next_headroom(before: i64, limit: i64, is_short: bool) -> i64 {
+    let least = (limit / 128).clamp(HEADROOM_MIN, HEADROOM_MAX / 4);
+    let most = (limit / 32).clamp(least, HEADROOM_MAX);
+    let wanted = if is_short {
+        2 * before
+    } else {
+        before - before / 32 - 1
+    };
+    wanted.clamp(least, most)
 }
 
 /// What a reclaimer that was woken makes ready beyond the headroom, so that it makes much room at a time and not one page for each

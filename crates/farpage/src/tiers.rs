@@ -28,7 +28,7 @@ use crate::slot_caches;
 use crate::sys::{self, Errno};
 
 const HEADER_BYTES: usize = 16;
-/// Largest object of which four fit a zpage: beyond it compressing gains nothing.
+/// Beyond it compressing gains nothing.
 const WORTH_ALONE: usize = 4032;
 /// With a file to fall back on, a page must shrink by a quarter to be kept in RAM.
 const WORTH_BESIDE_FILE: usize = 3072;

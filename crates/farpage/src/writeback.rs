@@ -6,34 +6,23 @@
 //! while a write is under way; 2. decompress a run of neighbours into the work area [cluster]; 3. write it [cluster]; 4. slot by slot,
 //! exchange the word from compressed to device, and free the object [cluster]. Whoever reads a slot meanwhile reads the
 //! object, or finds the word changed and reads the block. A slot that was put meanwhile keeps no content: nothing to exchange.
-//!
-//! Only the reclaimer thread of a process comes here, so the work area has one user.
-//!
-//! # Safety
-//! The work area is mapped on first use, for the life of the process.
-#![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::kill_point;
 use farpage_core::stats::Counter;
 use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
-use farpage_core::units::PAGE_SIZE;
 
-use crate::mm::{Context, Mm, PAGE};
-use crate::sys;
+use crate::mm::{Context, Mm, SPAN};
 use crate::tiers;
 
 /// Pages per write.
-const RUN: usize = 64;
+const RUN: usize = SPAN;
 /// Clusters looked at in one turn.
 const TURN: usize = 8;
 /// Pages that make a turn worth its while.
 const ENOUGH: u64 = 256;
-static WORK_AREA: AtomicU64 = AtomicU64::new(0);
-
-type Pages = [[u8; PAGE_SIZE]; RUN];
 
 /// Whether the compressed tier has less than a 16th of its limit left, and there are files to write to.
 #[must_use]
@@ -47,7 +36,6 @@ pub fn is_due(mm: &Mm) -> bool {
 
 /// Writes some of the oldest compressed pages to their blocks; how many.
 pub fn run(mm: &Mm) -> u64 {
-    let Some(pages) = work_area() else { return 0 };
     let view = mm.pool().slots();
     let mut done = 0;
     for _ in 0..TURN {
@@ -64,7 +52,7 @@ pub fn run(mm: &Mm) -> u64 {
             }
             continue;
         }
-        let outcome = write_cluster(mm, locked.cluster(), pages);
+        let outcome = write_cluster(mm, locked.cluster());
         done += outcome.written;
         if outcome.again {
             view.unlock_again(locked);
@@ -80,16 +68,6 @@ pub fn run(mm: &Mm) -> u64 {
     done
 }
 
-fn work_area() -> Option<&'static mut Pages> {
-    let mut at = WORK_AREA.load(Ordering::Relaxed);
-    if at == 0 {
-        at = sys::engine_memory(size_of::<Pages>() as u64).ok()?;
-        WORK_AREA.store(at, Ordering::Relaxed);
-    }
-    // SAFETY: mapped for that length, bytes may hold anything, and only the one reclaimer thread comes here.
-    Some(unsafe { &mut *(at as *mut Pages) })
-}
-
 #[derive(Default)]
 struct Outcome {
     written: u64,
@@ -99,21 +77,21 @@ struct Outcome {
     failed: bool,
 }
 
-fn write_cluster(mm: &Mm, cluster: u32, pages: &mut Pages) -> Outcome {
+fn write_cluster(mm: &Mm, cluster: u32) -> Outcome {
     let mut outcome = Outcome::default();
     let mut context = mm.context();
     let mut slot = cluster * CLUSTER_SLOTS as u32;
     let end = slot + CLUSTER_SLOTS as u32;
     while slot < end {
         let mut seen = [(SlotWord::FREE, 0); RUN];
-        let count = gather(mm, slot..end, &mut seen, pages, &mut context);
+        let count = gather(mm, slot..end, &mut seen, &mut context);
         if count == 0 {
             outcome.again |= mm.pool().swap_table().load(slot).kind() == SlotKind::Busy;
             slot += 1;
             continue;
         }
         kill_point!("writeback-gathered");
-        let addresses = (0..count as u64).map(|i| pages.as_ptr() as u64 + i * PAGE);
+        let addresses = context.bounce[..count].iter().map(|page| page.as_ptr() as u64);
         if !tiers::write_run(mm, addresses, slot) {
             outcome.again = true;
             outcome.failed = true;
@@ -123,6 +101,7 @@ fn write_cluster(mm: &Mm, cluster: u32, pages: &mut Pages) -> Outcome {
         outcome.written += exchange(mm, slot, &seen[..count]);
         slot += count as u32;
     }
+    context.return_bounce();
     outcome
 }
 
@@ -131,17 +110,17 @@ fn gather(
     mm: &Mm,
     slots: core::ops::Range<u32>,
     seen: &mut [(SlotWord, u32); RUN],
-    pages: &mut Pages,
     context: &mut Context,
 ) -> usize {
     let table = mm.pool().swap_table();
+    let Context { bounce, out, .. } = context;
     let mut count = 0;
-    for ((slot, to), page) in slots.zip(seen).zip(pages) {
+    for ((slot, to), page) in slots.zip(seen).zip(bounce) {
         let word = table.load(slot);
         let Some(Backing::Compressed(handle)) = word.backing() else {
             break;
         };
-        let Some(crc) = tiers::unpack(mm.pool(), slot, handle, &mut context.out, page) else {
+        let Some(crc) = tiers::unpack(mm.pool(), slot, handle, out, page) else {
             break;
         };
         *to = (word, crc);
@@ -169,5 +148,3 @@ fn exchange(mm: &Mm, first: u32, seen: &[(SlotWord, u32)]) -> u64 {
     header.count(Counter::Zswpwb, moved);
     moved
 }
-
-const _: () = assert!(size_of::<Pages>() as u64 == RUN as u64 * PAGE);

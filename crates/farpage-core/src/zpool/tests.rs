@@ -30,14 +30,15 @@ impl Memory {
 #[test]
 fn classes() {
     assert_eq!(
-        [0, 1, 64, 65, 4160].map(class_of),
-        [Some(0), Some(0), Some(0), Some(1), Some(64)]
+        [0, 1, 128, 129, 4096].map(class_of),
+        [Some(0), Some(0), Some(0), Some(1), Some(CLASSES - 1)]
     );
-    assert_eq!(class_of(4161), None);
-    assert_eq!((class_objects(0), class_objects(CLASSES - 1)), (256, 3));
+    assert_eq!(class_of(4097), None);
+    assert_eq!((class_objects(0), class_objects(CLASSES - 1)), (256, 8));
     for class in 0..CLASSES {
         assert_eq!(class_of(class_bytes(class)), Some(class));
         assert!(class_objects(class) * class_bytes(class) <= ZPAGE_BYTES);
+        assert!(class_objects(class) <= 1 << INDEX_BITS);
     }
 }
 
@@ -59,10 +60,10 @@ fn descriptors_round_trip() {
     }
     assert_eq!(Desc(0).state(), State::Free);
     assert_eq!(Desc::active(CLASSES, 1).state(), State::Invalid);
-    let handle = Handle::new(64, ZPAGES_MAX - 1, 255);
+    let handle = Handle::new(CLASSES - 1, ZPAGES_MAX - 1, 255);
     assert_eq!(
         (handle.class(), handle.zpage(), handle.index()),
-        (64, ZPAGES_MAX - 1, 255)
+        (CLASSES - 1, ZPAGES_MAX - 1, 255)
     );
     assert!(Handle::new(127, ZPAGES_MAX - 1, 255).0 < 1 << 40);
 }
@@ -71,29 +72,30 @@ fn descriptors_round_trip() {
 fn a_life() {
     let memory = Memory::new(4);
     let (pool, hints) = (memory.pool(), ZpoolHints::new());
-    let handles: Vec<_> = (1..=4)
+    let handles: Vec<_> = (1..=9)
         .map(|slot| pool.alloc(&hints, 4, OBJECT_MAX, slot).unwrap())
         .collect();
     let object = |zpage, index| Handle::new(CLASSES - 1, zpage, index);
+    let expected: Vec<_> = (0..8)
+        .map(|index| object(0, index))
+        .chain([object(1, 0)])
+        .collect();
+    assert_eq!(handles, expected, "eight fit a zpage");
     assert_eq!(
-        handles,
-        [object(0, 0), object(0, 1), object(0, 2), object(1, 0)],
-        "three fit a zpage"
-    );
-    assert_eq!(
-        (pool.offset(handles[3]), pool.capacity(handles[1])),
-        (ZPAGE_BYTES, 4160)
+        (pool.offset(handles[8]), pool.capacity(handles[1])),
+        (ZPAGE_BYTES, OBJECT_MAX)
     );
     assert_eq!(
         (
-            pool.owner_slot(handles[3]),
+            pool.owner_slot(handles[8]),
             pool.owner_slot(object(1, 1)),
             pool.count_used()
         ),
-        (4, 0, 2)
+        (9, 0, 2)
     );
-    assert_eq!(pool.free(handles[0], 7), Ok(None));
-    assert_eq!(pool.free(handles[2], 7), Ok(None));
+    for handle in handles[..8].iter().filter(|handle| **handle != handles[1]) {
+        assert_eq!(pool.free(*handle, 7), Ok(None));
+    }
     assert_eq!(pool.objects(0).collect::<Vec<_>>(), [(handles[1], 2)]);
     assert_eq!(pool.free(handles[1], 7), Ok(Some(0)));
     assert_eq!(pool.emptying_of(7).collect::<Vec<_>>(), [0]);
@@ -116,13 +118,13 @@ fn every_handle_stays_inside() {
             pool.offset(Handle::new(0, 1, 255)),
             pool.capacity(Handle::new(0, 1, 255))
         ),
-        (32704, 64)
+        (2 * ZPAGE_BYTES - 128, 128)
     );
     for bad in [
         Handle(!0),
         Handle::new(0, 2, 0),
-        Handle::new(64, 0, 3),
-        Handle::new(65, 0, 0),
+        Handle::new(CLASSES - 1, 0, 8),
+        Handle::new(CLASSES, 0, 0),
     ] {
         assert_eq!(
             (pool.offset(bad), pool.capacity(bad), pool.owner_slot(bad)),
@@ -141,12 +143,18 @@ fn limits_and_refusals() {
     assert_eq!(pool.alloc(&hints, 0, 64, 1), None);
     let first = pool.alloc(&hints, 1, 64, 1).unwrap();
     assert_eq!(
-        pool.alloc(&hints, 1, 128, 2),
+        pool.alloc(&hints, 1, 1000, 2),
         None,
         "another class needs another zpage"
     );
     assert!(pool.alloc(&hints, 1, 64, 3).is_some());
-    assert_eq!(pool.alloc(&hints, 3, 128, 2).unwrap().zpage(), 1);
+    assert_eq!(pool.alloc(&hints, 3, 1000, 2).unwrap().zpage(), 1);
+    let larger = pool.alloc(&hints, 2, 800, 4).unwrap();
+    assert_eq!(
+        (larger.zpage(), class_of(800)),
+        (1, Some(larger.class() - 1)),
+        "at the limit an object goes where it fits"
+    );
     assert_eq!(pool.owner_slot(first), 1);
     assert!(pool.free(Handle::new(0, 0, 5), 1).is_err(), "free object");
     assert!(pool.free(Handle::new(2, 0, 0), 1).is_err(), "another class");
@@ -171,9 +179,36 @@ fn bytes_left_behind_lose_an_object_but_nothing_else() {
     let memory = Memory::new(1);
     memory.data[header_word(Handle::new(CLASSES - 1, 0, 1))].store(99, Ordering::Relaxed);
     let (pool, hints) = (memory.pool(), ZpoolHints::new());
-    let got: Vec<_> = core::iter::from_fn(|| pool.alloc(&hints, 1, OBJECT_MAX, 1)).collect();
+    let got = core::iter::from_fn(|| pool.alloc(&hints, 1, OBJECT_MAX, 1)).map(Handle::index);
+    assert_eq!(got.collect::<Vec<_>>(), [0, 2, 3, 4, 5, 6, 7]);
+}
+
+/// Pages that came back once left every zpage half empty, and the tier took twice the RAM.
+#[test]
+fn what_is_spread_is_told_and_moves() {
+    let memory = Memory::new(8);
+    let (pool, hints) = (memory.pool(), ZpoolHints::new());
+    let handles: Vec<_> = (1..=32)
+        .map(|slot| pool.alloc(&hints, 8, OBJECT_MAX, slot).unwrap())
+        .collect();
     assert_eq!(
-        got,
-        [Handle::new(CLASSES - 1, 0, 0), Handle::new(CLASSES - 1, 0, 2)]
+        pool.tally()[CLASSES - 1],
+        Tally {
+            zpages: 4,
+            objects: 32
+        }
     );
+    for handle in handles.iter().filter(|handle| handle.index() > 1) {
+        assert_eq!(pool.free(*handle, 1), Ok(None));
+    }
+    let tally = pool.tally()[CLASSES - 1];
+    assert_eq!((tally.objects, tally.surplus(CLASSES - 1)), (8, 3));
+    assert_eq!((pool.active(3), pool.active(4)), (Some((CLASSES - 1, 2)), None));
+    memory.data[header_word(handles[24]) + 1].store(77, Ordering::Relaxed);
+    let slot = pool.owner_slot(handles[24]);
+    let new = pool.copy_to(handles[24], slot, 0).unwrap();
+    assert_eq!((new.zpage(), pool.owner_slot(new)), (0, slot));
+    assert_eq!(memory.data[header_word(new) + 1].load(Ordering::Relaxed), 77);
+    assert_eq!(pool.copy_to(handles[24], slot, 7), None, "not of the class");
+    assert_eq!(pool.copy_to(Handle(!0), slot, 0), None);
 }

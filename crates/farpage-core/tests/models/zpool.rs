@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use farpage_core::sync::{AtomicU32, AtomicU64, Ordering};
-use farpage_core::zpool::{Handle, OBJECT_MAX, ZPAGE_BYTES, Zpool, ZpoolHints};
+use farpage_core::zpool::{
+    CLASSES, Handle, OBJECT_MAX, ZPAGE_BYTES, Zpool, ZpoolHints, class_bytes, class_of,
+};
 
 use super::Input;
 
@@ -82,16 +84,19 @@ pub enum Event {
     FreeAndDie(usize),
     /// The supervisor cleans up after the dead.
     Clean,
+    /// It moves an object to another zpage.
+    Move(usize),
 }
 
 impl Event {
     /// The next event that some bytes say; none at their end.
     pub fn read(input: &mut Input<'_>) -> Option<Self> {
         let (what, n) = (input.byte()?, usize::from(input.word()?));
-        Some(match what % 12 {
+        Some(match what % 13 {
             0..=5 => Self::Alloc(n % 5000),
             6..=9 => Self::Free(n),
             10 => Self::FreeAndDie(n),
+            11 => Self::Move(n),
             _ => Self::Clean,
         })
     }
@@ -112,8 +117,9 @@ pub fn follow(events: impl IntoIterator<Item = Event>, limit: usize) {
                 let got = pool.alloc(&hints, limit, bytes, slot);
                 if let Some(handle) = got {
                     let (offset, capacity) = (pool.offset(handle), pool.capacity(handle));
-                    assert!(capacity >= bytes && capacity < bytes.max(1) + 64);
-                    assert!(offset % 64 == 0 && offset % ZPAGE_BYTES + capacity <= ZPAGE_BYTES);
+                    let class = class_of(bytes).unwrap();
+                    assert!(capacity >= bytes && capacity <= class_bytes((class + 3).min(CLASSES - 1)));
+                    assert!(offset % 16 == 0 && offset % ZPAGE_BYTES + capacity <= ZPAGE_BYTES);
                     assert_eq!(pool.owner_slot(handle), slot);
                     assert!(live.insert(handle.0, (slot, bytes)).is_none(), "handed out twice");
                     memory.fill(handle, slot);
@@ -136,6 +142,19 @@ pub fn follow(events: impl IntoIterator<Item = Event>, limit: usize) {
                     assert!(pool.free(handle, 1).is_err(), "twice");
                 }
             }
+            Event::Move(n) => {
+                if let Some(old) = pick(n) {
+                    let (slot, bytes) = live[&old.0];
+                    let room = |zpage| pool.active(zpage).is_some_and(|(class, _)| class == old.class());
+                    if let Some(new) = pool.copy_to(old, slot, n % 6) {
+                        assert!(room(n % 6) && new.zpage() == n % 6);
+                        assert!(memory.is_filled(new, slot), "not all of it was copied");
+                        live.remove(&old.0);
+                        assert!(live.insert(new.0, (slot, bytes)).is_none(), "handed out twice");
+                        memory.free(old, 1);
+                    }
+                }
+            }
             Event::Clean => {
                 for zpage in pool.emptying_of(DEAD) {
                     memory.punch(zpage);
@@ -146,6 +165,8 @@ pub fn follow(events: impl IntoIterator<Item = Event>, limit: usize) {
         }
         assert_eq!(memory.used.load(Ordering::Relaxed), pool.count_used());
         assert!(pool.count_used() <= limit as u64);
+        let objects: usize = pool.tally().iter().map(|class| class.objects).sum();
+        assert_eq!(objects, live.len());
         let listed = (0..6).flat_map(|zpage| pool.objects(zpage));
         let listed: BTreeMap<u64, u32> = listed.map(|(h, s)| (h.0, s)).collect();
         assert!(listed.into_iter().eq(live.iter().map(|(&h, &(s, _))| (h, s))));

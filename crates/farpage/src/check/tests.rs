@@ -25,6 +25,7 @@ impl Tree {
         let (fd, pool) = Pool::create(&geometry).unwrap();
         pool.header().areas.store(1, Ordering::Relaxed);
         pool.header().zpages_limit.store(20, Ordering::Relaxed);
+        pool.header().entries.store(16, Ordering::Relaxed);
         for index in [DEAD, ALIVE] {
             let entry = &pool.processes()[usize::from(index)];
             entry.state.store(entry_state::LIVE, Ordering::Relaxed);
@@ -373,4 +374,40 @@ fn killed_while_writing_back() {
     table.put(mine, ALIVE).unwrap();
     tree.pool.slots().release(&[mine, mine + 1], ALIVE).unwrap();
     tree.clean_up_and_check();
+}
+
+/// Pages that came back leave half-empty zpages. Their objects move together, each slot names its object still, and a cluster
+/// that somebody works on is left alone.
+#[test]
+fn compaction_moves_objects_and_their_slots() {
+    let tree = Tree::new();
+    let (pool, table, zpool) = (&tree.pool, tree.pool.swap_table(), tree.pool.zpool());
+    let per_zpage = zpool_objects(500);
+    let hints = ZpoolHints::new();
+    let first = tree.take(ALIVE, 4 * per_zpage);
+    for i in 0..4 * per_zpage as u32 {
+        let handle = zpool.alloc(&hints, 20, 500, first + i).unwrap();
+        tree.fill(ALIVE, u64::from(i), first + i, Backing::Compressed(handle));
+    }
+    for i in (0..4 * per_zpage as u32).filter(|i| i % 4 != 0) {
+        tree.name(ALIVE, u64::from(i), PageState::resident());
+        crate::tiers::put_for(pool, first + i, ALIVE);
+    }
+    assert_eq!(zpool.count_used(), 4, "a quarter of each is left");
+    let cluster = first / CLUSTER_SLOTS as u32;
+    let held = pool.slots().try_lock(cluster, ALIVE).unwrap();
+    assert_eq!(crate::compact::run(pool), per_zpage);
+    assert_eq!(zpool.count_used(), 4);
+    pool.slots().unlock_unchanged(held);
+    crate::compact::run(pool);
+    assert_eq!(zpool.count_used(), 1);
+    assert_eq!(tree.problems(), Vec::<String>::new());
+    let objects = (0..20).flat_map(|zpage| zpool.objects(zpage));
+    let named =
+        objects.filter(|(handle, slot)| table.load(*slot).backing() == Some(Backing::Compressed(*handle)));
+    assert_eq!(named.count(), per_zpage);
+}
+
+fn zpool_objects(bytes: usize) -> usize {
+    farpage_core::zpool::class_objects(farpage_core::zpool::class_of(bytes).unwrap())
 }

@@ -299,7 +299,7 @@ fn memory_calls() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
     /// Garbage in registers and memory: no panic, no read before its emit, and an end.
     #[test]
     fn every_walk_survives_garbage(
