@@ -34,6 +34,8 @@ const RECOUNT_COST: u64 = 20;
 /// A difference between what the tree and what its processes are charged is a dead one's after so many ticks.
 const DRIFT_TICKS: u32 = 8;
 
+/// Pages read ahead between two ticks for which room should stand ready.
+const AHEAD_MANY: u64 = 64;
 /// Pages of the budget that are left for what is not counted yet, beside a 128th of it.
 const MARGIN: i64 = 64;
 /// What was found when a process's fair share of shared memory was last read, in pages.
@@ -68,8 +70,8 @@ pub struct Ledger {
     compact_ns: u64,
     /// Pages that the compressed tier held then.
     objects: usize,
-    /// How often faults had made room themselves at the tick before.
-    direct: u64,
+    /// How often faults had made room themselves at the tick before, and how many pages had come ahead of their touch.
+    demand: (u64, u64),
     share: TierShare,
 }
 
@@ -114,7 +116,7 @@ impl Ledger {
             recount_ns: 0,
             compact_ns: 0,
             objects: 0,
-            direct: 0,
+            demand: (0, 0),
             share: TierShare::default(),
         }
     }
@@ -280,6 +282,18 @@ impl Ledger {
         })
     }
 
+    /// Whether faults have made room themselves since the last tick, or many pages came before they were wanted: those are
+    /// brought in by the dozen.
+    fn has_little_headroom(&mut self) -> bool {
+        let counters = &self.pool.header().counters;
+        let count = |counter: Counter| counters[counter as usize].load(Ordering::Relaxed);
+        let ahead =
+            (count(Counter::Pswpin) + count(Counter::Zswpin)).saturating_sub(count(Counter::Pgmajfault));
+        let now = (count(Counter::PgreclaimDirect), ahead);
+        let before = core::mem::replace(&mut self.demand, now);
+        now.0 != before.0 || now.1 >= before.1 + AHEAD_MANY
+    }
+
     fn set_limit(&mut self, beside: Beside) {
         let Beside {
             unmanaged, promised, ..
@@ -290,8 +304,7 @@ impl Ledger {
         let margin = MARGIN + budget / 128;
         let limit = (budget - unmanaged - promised - metadata - margin).max(header.least_limit());
         header.limit.store(limit, Ordering::Relaxed);
-        let direct = header.counters[Counter::PgreclaimDirect as usize].load(Ordering::Relaxed);
-        let is_short = direct != core::mem::replace(&mut self.direct, direct);
+        let is_short = self.has_little_headroom();
         let headroom = header.headroom.load(Ordering::Relaxed);
         header
             .headroom

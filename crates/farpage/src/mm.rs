@@ -38,9 +38,9 @@ const CONTEXTS: usize = 32;
 /// A work area takes up to 300 KiB: one per so many pages of the budget, and at least so many.
 const CONTEXT_BUDGET: i64 = 2048;
 const CONTEXTS_MIN: i64 = 6;
-/// In a budget of so many pages at most (128 MiB), a work area that more than a few pages were brought in with gives their memory
+/// In a budget of so many pages at most (32 MiB), a work area that more than a few pages were brought in with gives their memory
 /// back after use.
-const TIGHT_BUDGET: i64 = 32_768;
+const TIGHT_BUDGET: i64 = 8192;
 const KEPT_PAGES: usize = 8;
 /// Pages that one turn of swap-in looks at: what it brings in lies among them.
 pub const SPAN: usize = 64;

@@ -83,7 +83,7 @@ pub fn headroom_of(header: &Header) -> i64 {
 }
 
 /// The headroom that follows on `before`, 20 ms later: as little as does, since what is kept free holds no page; for a while more
-/// after faults had to make room themselves (the kernel boosts its watermarks so).
+/// after faults had to make room themselves (the kernel boosts its watermarks so) or many pages were read ahead.
 pub fn next_headroom(before: i64, limit: i64, is_short: bool) -> i64 {
     let least = (limit / 128).clamp(HEADROOM_MIN, HEADROOM_MAX / 4);
     let most = (limit / 32).clamp(least, HEADROOM_MAX);
