@@ -12,10 +12,11 @@ pub enum Workload {
     Solve,
     Free,
     Usemem,
+    Swapoff,
 }
 
 impl Workload {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Startup,
         Self::Fill,
         Self::Seq,
@@ -25,6 +26,7 @@ impl Workload {
         Self::Solve,
         Self::Free,
         Self::Usemem,
+        Self::Swapoff,
     ];
 
     #[must_use]
@@ -39,6 +41,7 @@ impl Workload {
             Self::Solve => "solve",
             Self::Free => "free",
             Self::Usemem => "usemem",
+            Self::Swapoff => "swapoff",
         }
     }
 
@@ -55,6 +58,7 @@ impl Workload {
             Self::Solve => "a dense system of equations larger than RAM (V2)",
             Self::Free => "time to give swapped memory back",
             Self::Usemem => "usemem --init-time -O -y -x -n 4 (T1)",
+            Self::Swapoff => "a swap area is emptied under a program (O)",
         }
     }
 
@@ -72,7 +76,7 @@ pub enum Subject {
 }
 
 /// Known by name, and refused.
-const NOT_BUILT: [&str; 5] = ["redis", "fit", "build", "huge", "swapoff"];
+const NOT_BUILT: [&str; 4] = ["redis", "fit", "build", "huge"];
 
 impl Subject {
     /// # Errors
@@ -101,6 +105,8 @@ pub enum Backing {
     File,
     /// RAM, compressed by LZ4.
     Compressed,
+    /// RAM as it is: farpage has a file on a tmpfs. The kernel swaps to no such file; beside it stands zram.
+    Memory,
 }
 
 impl Backing {
@@ -109,6 +115,7 @@ impl Backing {
         match self {
             Self::File => "file",
             Self::Compressed => "compressed",
+            Self::Memory => "memory",
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | `random` | `random`, and `mixed` with a sequential writer beside |
 //! | `solve`, `lu` | a dense system of equations |
 //! | `usemem` | the test program of the kernel's swap developers |
+//! | `swapoff` | data that is swapped out while its area is emptied |
 //! | `startup` | how long it takes to start a command |
 
 mod content;
@@ -20,6 +21,7 @@ mod random;
 mod solve;
 mod startup;
 mod stride;
+mod swapoff;
 mod usemem;
 
 use std::time::Instant;
@@ -63,6 +65,7 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
         Workload::Mixed => random::mixed(args),
         Workload::Solve => solve::solve(args),
         Workload::Usemem => usemem::usemem(args),
+        Workload::Swapoff => swapoff::swapoff(args),
         Workload::Startup => startup::startup(args),
     }?;
     figures["workload"] = json!(args.workload.name());
