@@ -9,6 +9,7 @@ from pathlib import Path
 
 from common import FARPAGE, Skip, check
 from context import test
+from huge_test import kernel_gives
 
 TINY = ["--ram", "32M", "--size", "3"]
 
@@ -134,6 +135,29 @@ def bench_swapoff(context):
     check(large["pages_8_up"] > 10 and small["pages_1"] + small["pages_2"] > 1000, f"windows: {ways}")
     for number in (signal.SIGTERM, signal.SIGKILL):
         ended_in_the_middle(context, "kernel-file", number, before, "swapoff")
+
+
+@test("bench-huge", ("quick", "soak"))
+def bench_huge(context):
+    """Huge pages leave and come back on every kind of swap; where they are switched off there are none."""
+    sides, report = kernel_sides(), context.directory / "bench.json"
+    words = ["huge", "--ram", "96M", "--size", "2", "--pairs", "1", "--against", ",".join(sides), "--dir", context.directory]
+    got = context.plain([FARPAGE, "bench", *words, "--json", report], timeout_s=120)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
+    comparisons = json.loads(report.read_text())["comparisons"]
+    backings = [one["backing"] for one in comparisons]
+    check(backings == ["file", "compressed", "memory"][: 2 * len(sides) - 1], f"{backings} on {sides}")
+    for one in comparisons:
+        for run in one["runs"]:
+            name, figures = f"{one['backing']}, {run['side']}", run["figures"]
+            check(not run["failure"], f"{name}: {run['failure']}")
+            check(figures["checked"] == 48 << 8 and figures["in_bytes"] > 16 << 20, f"{name}: {figures}")
+            check(figures["cycle_mb_per_s"] > 0, f"{name}: {figures}")
+            if run["side"] == "farpage huge never":
+                check(figures["huge_before_kb"] == figures["thp_swpout"] == 0, f"{name}: {figures}")
+            elif run["side"] == "farpage huge always" and kernel_gives():
+                check(figures["thp_swpout"] > 0 and figures["thp_swpin"] > 0, f"{name}: {figures}")
+    check(not ours(context.directory), f"left: {ours(context.directory)}")
 
 
 @test("bench-alone", ("user",))

@@ -13,10 +13,11 @@ pub enum Workload {
     Free,
     Usemem,
     Swapoff,
+    Huge,
 }
 
 impl Workload {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Startup,
         Self::Fill,
         Self::Seq,
@@ -27,6 +28,7 @@ impl Workload {
         Self::Free,
         Self::Usemem,
         Self::Swapoff,
+        Self::Huge,
     ];
 
     #[must_use]
@@ -42,6 +44,7 @@ impl Workload {
             Self::Free => "free",
             Self::Usemem => "usemem",
             Self::Swapoff => "swapoff",
+            Self::Huge => "huge",
         }
     }
 
@@ -59,6 +62,7 @@ impl Workload {
             Self::Free => "time to give swapped memory back",
             Self::Usemem => "usemem --init-time -O -y -x -n 4 (T1)",
             Self::Swapoff => "a swap area is emptied under a program (O)",
+            Self::Huge => "huge pages out and back in (H)",
         }
     }
 
@@ -76,7 +80,7 @@ pub enum Subject {
 }
 
 /// Known by name, and refused.
-const NOT_BUILT: [&str; 4] = ["redis", "fit", "build", "huge"];
+const NOT_BUILT: [&str; 3] = ["redis", "fit", "build"];
 
 impl Subject {
     /// # Errors

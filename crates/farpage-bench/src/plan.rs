@@ -30,6 +30,8 @@ const ORDERS: [(&str, &str); 6] = [
 ];
 /// A workload that pushes some of its data out with the rest of it needs at least so many times its RAM.
 const PUSHED_FACTOR_MIN: f64 = 2.0;
+/// farpage has no huge pages in less.
+const HUGE_RAM_MIN: u64 = 72 << 20;
 /// Where farpage's file in RAM is.
 pub const MEMORY_DIRECTORY: &str = "/dev/shm";
 
@@ -81,6 +83,8 @@ pub enum Way {
         order: &'static str,
         window: &'static str,
     },
+    /// With this setting of `--huge`.
+    Huge(&'static str),
 }
 
 impl Side {
@@ -92,13 +96,14 @@ impl Side {
             Self::Farpage(Way::Own) => "farpage".to_owned(),
             Self::Farpage(Way::Readahead(policy)) => format!("farpage {policy}"),
             Self::Farpage(Way::Emptied { order, window }) => format!("farpage {order} {window}"),
+            Self::Farpage(Way::Huge(setting)) => format!("farpage huge {setting}"),
         }
     }
 
-    /// Whether the targets are about it: not where it does as the kernel does.
+    /// Whether the targets are about it: not where it does as the kernel does, or without what is measured.
     #[must_use]
-    pub const fn is_aimed(self) -> bool {
-        !matches!(self, Self::Farpage(Way::Emptied { .. }))
+    pub fn is_aimed(self) -> bool {
+        !matches!(self, Self::Farpage(Way::Emptied { .. } | Way::Huge("never")))
     }
 
     #[must_use]
@@ -203,6 +208,13 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
     for subject in subjects {
         match subject {
             Subject::Workload(workload) => {
+                if workload == Workload::Huge && ram_bytes < HUGE_RAM_MIN {
+                    notes.push(format!(
+                        "huge: farpage has no huge pages in {}; give --ram {} or more",
+                        format_size(ram_bytes),
+                        format_size(HUGE_RAM_MIN)
+                    ));
+                }
                 let backings = backings(workload, tour, able, &mut notes);
                 of_workload(workload, &against, sizes, &backings, &mut comparisons)
             }
@@ -258,6 +270,7 @@ impl Sizes {
             (Workload::Solve, _, true) => 0.25,
             (Workload::Solve, _, false) => 0.5,
             (Workload::Stride, Backing::File, true) => 0.5,
+            (Workload::Huge, ..) => 1.0,
             (_, Backing::File, true) => 0.75,
             _ => 1.0,
         }
@@ -270,7 +283,7 @@ impl Sizes {
         let factor = match workload {
             Workload::Solve if self.tour => self.factor.min(SOLVE_FACTOR_TOUR),
             Workload::Solve => self.factor.min(SOLVE_FACTOR_MAX),
-            Workload::Swapoff => self.factor.max(PUSHED_FACTOR_MIN),
+            Workload::Swapoff | Workload::Huge => self.factor.max(PUSHED_FACTOR_MIN),
             _ => self.factor,
         };
         Comparison {
@@ -309,7 +322,7 @@ fn backings(
         Some(why) => notes.push(why.to_owned()),
         None => found.push((Backing::Compressed, Against::KernelZram)),
     }
-    if workload == Workload::Swapoff {
+    if matches!(workload, Workload::Swapoff | Workload::Huge) {
         match &able.memory {
             Ok(()) => found.push((Backing::Memory, Against::KernelZram)),
             Err(why) => notes.push(format!("{}: no file in RAM: {why}", workload.name())),
@@ -333,7 +346,7 @@ fn of_workload(
     // P10 is about the time in RAM.
     let in_ram = match workload {
         Workload::Solve => true,
-        Workload::Swapoff => false,
+        Workload::Swapoff | Workload::Huge => false,
         _ => against.contains(&Against::Ram),
     };
     let alone = !against
@@ -362,9 +375,17 @@ fn of_workload(
 
 /// The ways of farpage that are measured. The tour has one of each.
 fn ways(workload: Workload, backing: Backing, tour: bool) -> Vec<Way> {
-    let mut ways = vec![Way::Own];
-    if workload == Workload::Swapoff && backing == Backing::File && !tour {
-        ways.extend(ORDERS.map(|(order, window)| Way::Emptied { order, window }));
+    let mut ways = vec![match workload {
+        Workload::Huge => Way::Huge("always"),
+        _ => Way::Own,
+    }];
+    match (workload, backing) {
+        _ if tour => {}
+        (Workload::Huge, _) => ways.push(Way::Huge("never")),
+        (Workload::Swapoff, Backing::File) => {
+            ways.extend(ORDERS.map(|(order, window)| Way::Emptied { order, window }));
+        }
+        _ => {}
     }
     ways
 }
@@ -415,8 +436,8 @@ pub mod tests {
     #[test]
     fn the_tour_is_everything_on_both_backings() {
         let plan = plan(&config(&[]), &able()).expect("a plan");
-        // startup, solve and usemem once, the others on two kinds of swap.
-        assert_eq!(plan.comparisons.len(), 17);
+        // startup, solve and usemem once, huge on three kinds of swap, the others on two.
+        assert_eq!(plan.comparisons.len(), 20);
         assert_eq!(plan.rounds, 3);
         assert!(
             plan.comparisons
@@ -480,6 +501,24 @@ pub mod tests {
             ]
         );
         assert_eq!(plan.comparisons[1].workload, Workload::Solve);
+    }
+
+    #[test]
+    fn swapoff_and_huge_have_a_side_for_each_way() {
+        let plan = |names: &[&str]| plan(&config(names), &able()).expect("a plan").comparisons;
+        let emptied = plan(&["swapoff"]);
+        let shape =
+            |all: &[Comparison]| -> Vec<_> { all.iter().map(|one| (one.backing, one.sides.len())).collect() };
+        assert_eq!(shape(&emptied), [(Backing::File, 8), (Backing::Memory, 2)]);
+        assert!(emptied[0].sides[1].is_aimed() && !emptied[0].sides[2].is_aimed());
+        let huge = plan(&["huge"]);
+        let each = [Backing::File, Backing::Compressed, Backing::Memory].map(|backing| (backing, 3));
+        assert_eq!(shape(&huge), each);
+        assert!(huge[0].sides[1].is_aimed() && !huge[0].sides[2].is_aimed());
+        let mut small = config(&["huge"]);
+        small.ram_bytes = Some(64 << 20);
+        let notes = super::plan(&small, &able()).expect("a plan").notes;
+        assert!(notes[0].contains("no huge pages in 64 MiB"), "{notes:?}");
     }
 
     #[test]

@@ -34,6 +34,17 @@ const COMPRESSED_PART: (f64, f64) = (0.44, 1.05);
 /// Lines of a failed program's stderr that are told.
 const LINES: usize = 3;
 const SWAP_SLACK: u64 = 64 << 20;
+const VMSTAT: [&str; 7] = [
+    "pswpin",
+    "pswpout",
+    "swap_ra",
+    "swap_ra_hit",
+    "pgmajfault",
+    "thp_swpout",
+    "thp_swpout_fallback",
+];
+/// Huge pages that the kernel brought in whole: /proc/vmstat has no line for them.
+const HUGE_SWPIN: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/swpin";
 
 /// What one run gave.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,8 +166,10 @@ impl Runner<'_> {
         if of.workload != Workload::Startup {
             words.push(format!("--stats-json={}", stats.display()));
         }
-        if let Side::Farpage(Way::Readahead(policy)) = side {
-            words.push(format!("--readahead={policy}"));
+        match side {
+            Side::Farpage(Way::Readahead(policy)) => words.push(format!("--readahead={policy}")),
+            Side::Farpage(Way::Huge(setting)) => words.push(format!("--huge={setting}")),
+            _ => {}
         }
         words.extend(self.config.run_args.iter().cloned());
         words.push("--".to_owned());
@@ -272,13 +285,8 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
     } else {
         &facts["farpage"]
     };
-    // On a device as fast as RAM the kernel reads nothing ahead and counts a few hits all the same.
-    if let (Some(ahead), Some(hits)) = (counters["swap_ra"].as_f64(), counters["swap_ra_hit"].as_f64())
-        && ahead > 0.0
-        && hits <= ahead
-        && figures.is_object()
-    {
-        figures["readahead_hit_percent"] = json!(hits * 100.0 / ahead);
+    if figures.is_object() {
+        merge(&mut figures, counted(counters));
     }
     Run {
         side: 0,
@@ -287,6 +295,24 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
         failure,
         facts,
     }
+}
+
+/// Figures that the counters of a run tell.
+fn counted(counters: &Value) -> Value {
+    let mut figures = json!({});
+    // On a device as fast as RAM the kernel reads nothing ahead and counts a few hits all the same.
+    if let (Some(ahead), Some(hits)) = (counters["swap_ra"].as_f64(), counters["swap_ra_hit"].as_f64())
+        && ahead > 0.0
+        && hits <= ahead
+    {
+        figures["readahead_hit_percent"] = json!(hits * 100.0 / ahead);
+    }
+    for name in ["thp_swpout", "thp_swpout_fallback", "thp_swpin"] {
+        if !counters[name].is_null() {
+            figures[name] = counters[name].clone();
+        }
+    }
+    figures
 }
 
 fn merge(figures: &mut Value, more: Value) {
@@ -340,10 +366,14 @@ fn vmstat() -> Value {
     let mut counters = json!({});
     for line in text.lines() {
         if let Some((name, number)) = line.split_once(' ')
-            && ["pswpin", "pswpout", "swap_ra", "swap_ra_hit", "pgmajfault"].contains(&name)
+            && VMSTAT.contains(&name)
         {
             counters[name] = json!(number.parse::<u64>().unwrap_or(0));
         }
+    }
+    let whole = fs::read_to_string(HUGE_SWPIN).unwrap_or_default();
+    if let Ok(number) = whole.trim().parse::<u64>() {
+        counters["thp_swpin"] = json!(number);
     }
     counters
 }
@@ -399,6 +429,13 @@ mod tests {
     fn counters_are_of_the_run() {
         let got = difference(&json!({"a": 5, "b": 7}), &json!({"a": 9, "b": 7, "c": 1}));
         assert_eq!(got, json!({"a": 4, "b": 0}));
+    }
+
+    #[test]
+    fn figures_of_counters() {
+        let got = counted(&json!({"swap_ra": 50, "swap_ra_hit": 40, "thp_swpout": 3, "pswpin": 1}));
+        assert_eq!(got, json!({"readahead_hit_percent": 80.0, "thp_swpout": 3}));
+        assert_eq!(counted(&json!({"swap_ra": 5, "swap_ra_hit": 6})), json!({}));
     }
 
     #[test]

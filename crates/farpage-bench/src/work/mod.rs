@@ -11,9 +11,11 @@
 //! | `solve`, `lu` | a dense system of equations |
 //! | `usemem` | the test program of the kernel's swap developers |
 //! | `swapoff` | data that is swapped out while its area is emptied |
+//! | `huge` | memory in huge pages, out and back in |
 //! | `startup` | how long it takes to start a command |
 
 mod content;
+mod huge;
 mod latency;
 mod lu;
 mod passes;
@@ -66,6 +68,7 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
         Workload::Solve => solve::solve(args),
         Workload::Usemem => usemem::usemem(args),
         Workload::Swapoff => swapoff::swapoff(args),
+        Workload::Huge => huge::huge(args),
         Workload::Startup => startup::startup(args),
     }?;
     figures["workload"] = json!(args.workload.name());
@@ -167,6 +170,7 @@ mod tests {
             Workload::Random,
             Workload::Mixed,
             Workload::Solve,
+            Workload::Huge,
         ] {
             let figures = work(&args(workload)).expect("runs");
             assert_eq!(figures["ok"], true, "{figures}");
