@@ -10,7 +10,7 @@
 //!   budget. So farpage's limit is the RAM asked for *plus the most that zram held* in the kernel's latest run of the
 //!   same program: both have the same number of bytes in all. Without a kernel's run it is estimated from the content.
 //! * a file in RAM: the budget is the one for a swap file. The tmpfs is counted to the cgroup of who writes to it, so the
-//!   cgroup's limit is greater by the size of the file, which is no room for anything else: the budget holds.
+//!   cgroup's limit is greater by what the file takes, which is no room for anything else: the budget holds.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -34,6 +34,7 @@ const COMPRESSED_PART: (f64, f64) = (0.44, 1.05);
 /// Lines of a failed program's stderr that are told.
 const LINES: usize = 3;
 const SWAP_SLACK: u64 = 64 << 20;
+const TMPFS_LISTS_PART: u64 = 256;
 const VMSTAT: [&str; 7] = [
     "pswpin",
     "pswpout",
@@ -122,12 +123,7 @@ impl Runner<'_> {
         let stats = self.keeper.temporary()?;
         let farpage = self.farpage_words(of, side, limit, &stats);
         if self.cgroups {
-            let in_tmpfs = if of.backing == Backing::Memory {
-                swap_bytes(of)
-            } else {
-                0
-            };
-            place.cgroup = Some(self.keeper.cgroup(limit + in_tmpfs, false)?);
+            place.cgroup = Some(self.keeper.cgroup(limit + tmpfs_bytes(of), false)?);
         }
         if of.workload == Workload::Startup {
             let mut started = farpage;
@@ -248,6 +244,15 @@ struct Told {
 /// Of a swap file or device, on either side.
 fn swap_bytes(of: &Comparison) -> u64 {
     of.data_bytes + of.data_bytes / 4 + SWAP_SLACK
+}
+
+/// What a file in RAM counts against the limit of its writer: itself, allocated as a whole, and the kernel's lists of its pages
+/// (a 450th of it).
+fn tmpfs_bytes(of: &Comparison) -> u64 {
+    match of.backing {
+        Backing::Memory => swap_bytes(of) + swap_bytes(of) / TMPFS_LISTS_PART,
+        Backing::File | Backing::Compressed => 0,
+    }
 }
 
 /// farpage's budget under a hard limit: see the top of this file.
