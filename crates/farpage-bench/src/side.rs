@@ -155,7 +155,7 @@ impl Runner<'_> {
         ];
         words.push(match of.backing {
             Backing::File => format!("--swap={}:{}", self.config.directory.display(), swap_bytes(of)),
-            Backing::Memory => format!("--swap={MEMORY_DIRECTORY}:{}", swap_bytes(of)),
+            Backing::Memory => format!("--swap={MEMORY_DIRECTORY}:{}", of.data_bytes),
             // The engine takes less where this is more than it can do.
             Backing::Compressed => format!("--swap=compressed:{limit}"),
         });
@@ -241,7 +241,8 @@ struct Told {
     emptied: Option<Result<Value, String>>,
 }
 
-/// Of a swap file or device, on either side.
+/// Of a swap file or device, on either side. farpage's file in RAM is as large as the data, and no larger: it is allocated as a
+/// whole, and giving that back takes time.
 fn swap_bytes(of: &Comparison) -> u64 {
     of.data_bytes + of.data_bytes / 4 + SWAP_SLACK
 }
@@ -250,7 +251,7 @@ fn swap_bytes(of: &Comparison) -> u64 {
 /// (a 450th of it).
 fn tmpfs_bytes(of: &Comparison) -> u64 {
     match of.backing {
-        Backing::Memory => swap_bytes(of) + swap_bytes(of) / TMPFS_LISTS_PART,
+        Backing::Memory => of.data_bytes + of.data_bytes / TMPFS_LISTS_PART,
         Backing::File | Backing::Compressed => 0,
     }
 }
