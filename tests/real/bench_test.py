@@ -9,6 +9,7 @@ from pathlib import Path
 
 from common import FARPAGE, Skip, check
 from context import test
+from huge_test import kernel_gives
 
 TINY = ["--ram", "32M", "--size", "3"]
 
@@ -77,11 +78,25 @@ def bench_smoke(context):
             ended_in_the_middle(context, side, number, before)
 
 
-def ended_in_the_middle(context, side, number, before):
-    """Ends a benchmark by a signal while the kernel swaps to what it made."""
-    running = start(context, "seq", *TINY, "--pairs", "1000", "--against", side)
+def empties(directory):
+    """Whether the kernel's swapoff is at work on a file in `directory`."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except OSError:
+            continue
+        if words.startswith(b"swapoff\0") and os.fsencode(directory) in words:
+            return True
+    return False
+
+
+def ended_in_the_middle(context, side, number, before, name="seq"):
+    """Ends a benchmark by a signal while the kernel swaps to what it made, or empties that."""
+    running = start(context, name, *TINY, "--pairs", "1000", "--against", side)
     try:
-        if side == "kernel-file":
+        if name == "swapoff":
+            until(lambda: empties(context.directory), "a swapoff at work")
+        elif side == "kernel-file":
             until(lambda: str(context.directory) in Path("/proc/swaps").read_text(), "a swap file in use")
         else:
             until(lambda: zrams() - before, "a zram device")
@@ -97,6 +112,52 @@ def ended_in_the_middle(context, side, number, before):
     finally:
         running.kill()
         running.wait()
+
+
+@test("bench-swapoff", ("quick", "soak"))
+def bench_swapoff(context):
+    """Both sides empty an area, in every order; a benchmark that is ended while the kernel does leaves nothing behind."""
+    sides, before = kernel_sides(), zrams()
+    report = context.directory / "bench.json"
+    words = ["swapoff", *TINY, "--pairs", "1", "--against", ",".join(sides), "--dir", context.directory, "--json", report]
+    got = context.plain([FARPAGE, "bench", *words], timeout_s=120)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
+    comparisons = {one["backing"]: one for one in json.loads(report.read_text())["comparisons"]}
+    check(list(comparisons) == ["file", "memory"][: len(sides)], f"{list(comparisons)} on {sides}")
+    for backing, one in comparisons.items():
+        for run in one["runs"]:
+            check(not run["failure"], f"{backing}, {run['side']}: {run['failure']}")
+            figures = run["figures"]
+            check(figures["emptied_pages"] > 3000 and figures["checked"] == 4608, f"{backing}, {run['side']}: {figures}")
+    ways = {run["side"]: run["figures"].get("windows") for run in comparisons["file"]["runs"]}
+    check(len(ways) == 8, f"{list(ways)}")
+    large, small = ways["farpage"], ways["farpage vma uncounted"]
+    check(large["pages_8_up"] > 10 and small["pages_1"] + small["pages_2"] > 1000, f"windows: {ways}")
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        ended_in_the_middle(context, "kernel-file", number, before, "swapoff")
+
+
+@test("bench-huge", ("quick", "soak"))
+def bench_huge(context):
+    """Huge pages leave and come back on every kind of swap; where they are switched off there are none."""
+    sides, report = kernel_sides(), context.directory / "bench.json"
+    words = ["huge", "--ram", "96M", "--size", "2", "--pairs", "1", "--against", ",".join(sides), "--dir", context.directory]
+    got = context.plain([FARPAGE, "bench", *words, "--json", report], timeout_s=120)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
+    comparisons = json.loads(report.read_text())["comparisons"]
+    backings = [one["backing"] for one in comparisons]
+    check(backings == ["file", "compressed", "memory"][: 2 * len(sides) - 1], f"{backings} on {sides}")
+    for one in comparisons:
+        for run in one["runs"]:
+            name, figures = f"{one['backing']}, {run['side']}", run["figures"]
+            check(not run["failure"], f"{name}: {run['failure']}")
+            check(figures["checked"] == 48 << 8 and figures["in_bytes"] > 16 << 20, f"{name}: {figures}")
+            check(figures["cycle_mb_per_s"] > 0, f"{name}: {figures}")
+            if run["side"] == "farpage huge never":
+                check(figures["huge_before_kb"] == figures["thp_swpout"] == 0, f"{name}: {figures}")
+            elif run["side"] == "farpage huge always" and kernel_gives():
+                check(figures["thp_swpout"] > 0 and figures["thp_swpin"] > 0, f"{name}: {figures}")
+    check(not ours(context.directory), f"left: {ours(context.directory)}")
 
 
 @test("bench-alone", ("user",))

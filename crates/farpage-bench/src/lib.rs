@@ -6,6 +6,8 @@
 //! | `plan` | what is going to be measured, decided beforehand |
 //! | `work` | the programs that are measured |
 //! | `side` | one run on one side; what makes the sides comparable |
+//! | `program` | a program from its start to its end, and a meeting half-way |
+//! | `emptying` | a swap area is emptied while its program waits |
 //! | `keeper` | makes swap and cgroups, and undoes them whatever happens |
 //! | `cgroup` | a memory cgroup of our own |
 //! | `machine` | the machine that the figures are of |
@@ -16,12 +18,14 @@
 #![forbid(unsafe_code)]
 
 mod cgroup;
+mod emptying;
 mod figures;
 mod html;
 mod keeper;
 mod machine;
 mod names;
 mod plan;
+mod program;
 mod report;
 mod side;
 mod targets;
@@ -123,6 +127,7 @@ fn abilities(keeper: &mut Keeper, directory: &Path) -> Abilities {
             cgroup: why.clone(),
             swap_file: why.clone(),
             zram: why,
+            memory: memory_ability(),
         };
     }
     let mark = keeper.mark();
@@ -134,6 +139,21 @@ fn abilities(keeper: &mut Keeper, directory: &Path) -> Abilities {
         cgroup: tried(&|keeper| keeper.cgroup(TRIAL_BYTES, false)),
         swap_file: tried(&|keeper| keeper.swap_file(directory, TRIAL_BYTES)),
         zram: tried(&|keeper| keeper.zram(TRIAL_BYTES)),
+        memory: memory_ability(),
+    }
+}
+
+/// Whether there is a tmpfs where farpage's file in RAM is wanted.
+fn memory_ability() -> Result<(), String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let is_it = |line: &str| {
+        let mut fields = line.split(' ').skip(1);
+        (fields.next(), fields.next()) == (Some(plan::MEMORY_DIRECTORY), Some("tmpfs"))
+    };
+    if mounts.lines().any(is_it) {
+        Ok(())
+    } else {
+        Err(format!("{} is no tmpfs", plan::MEMORY_DIRECTORY))
     }
 }
 

@@ -12,10 +12,12 @@ pub enum Workload {
     Solve,
     Free,
     Usemem,
+    Swapoff,
+    Huge,
 }
 
 impl Workload {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Startup,
         Self::Fill,
         Self::Seq,
@@ -25,6 +27,8 @@ impl Workload {
         Self::Solve,
         Self::Free,
         Self::Usemem,
+        Self::Swapoff,
+        Self::Huge,
     ];
 
     #[must_use]
@@ -39,6 +43,8 @@ impl Workload {
             Self::Solve => "solve",
             Self::Free => "free",
             Self::Usemem => "usemem",
+            Self::Swapoff => "swapoff",
+            Self::Huge => "huge",
         }
     }
 
@@ -55,6 +61,8 @@ impl Workload {
             Self::Solve => "a dense system of equations larger than RAM (V2)",
             Self::Free => "time to give swapped memory back",
             Self::Usemem => "usemem --init-time -O -y -x -n 4 (T1)",
+            Self::Swapoff => "a swap area is emptied under a program (O)",
+            Self::Huge => "huge pages out and back in (H)",
         }
     }
 
@@ -72,7 +80,7 @@ pub enum Subject {
 }
 
 /// Known by name, and refused.
-const NOT_BUILT: [&str; 5] = ["redis", "fit", "build", "huge", "swapoff"];
+const NOT_BUILT: [&str; 3] = ["redis", "fit", "build"];
 
 impl Subject {
     /// # Errors
@@ -101,6 +109,8 @@ pub enum Backing {
     File,
     /// RAM, compressed by LZ4.
     Compressed,
+    /// RAM as it is: farpage has a file on a tmpfs. The kernel swaps to no such file; beside it stands zram.
+    Memory,
 }
 
 impl Backing {
@@ -109,6 +119,7 @@ impl Backing {
         match self {
             Self::File => "file",
             Self::Compressed => "compressed",
+            Self::Memory => "memory",
         }
     }
 }

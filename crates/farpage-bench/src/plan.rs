@@ -19,6 +19,21 @@ const RAM_MIN: u64 = 16 << 20;
 const USEMEM_PROCESSES: u64 = 4;
 /// The policies of `readahead`'s rows.
 const POLICIES: [&str; 4] = ["none", "cluster", "vma", "adaptive"];
+/// The kernel's ways of emptying an area, as `farpage swapoff` repeats them: order and window.
+const ORDERS: [(&str, &str); 6] = [
+    ("cluster", "8"),
+    ("cluster", "counted"),
+    ("cluster", "uncounted"),
+    ("vma", "8"),
+    ("vma", "counted"),
+    ("vma", "uncounted"),
+];
+/// A workload that pushes some of its data out with the rest of it needs at least so many times its RAM.
+const PUSHED_FACTOR_MIN: f64 = 2.0;
+/// farpage has no huge pages in less.
+const HUGE_RAM_MIN: u64 = 72 << 20;
+/// Where farpage's file in RAM is.
+pub const MEMORY_DIRECTORY: &str = "/dev/shm";
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +68,23 @@ pub enum Side {
     /// The kernel swaps it in a cgroup.
     Kernel,
     /// `farpage run`, in a cgroup too where that can be.
-    Farpage { readahead: Option<&'static str> },
+    Farpage(Way),
+}
+
+/// How farpage does it, where that is compared too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As it does by itself.
+    Own,
+    /// With this readahead policy.
+    Readahead(&'static str),
+    /// An area emptied in this order, with such windows.
+    Emptied {
+        order: &'static str,
+        window: &'static str,
+    },
+    /// With this setting of `--huge`.
+    Huge(&'static str),
 }
 
 impl Side {
@@ -62,16 +93,22 @@ impl Side {
         match self {
             Self::Ram => "in RAM".to_owned(),
             Self::Kernel => "kernel".to_owned(),
-            Self::Farpage { readahead: None } => "farpage".to_owned(),
-            Self::Farpage {
-                readahead: Some(policy),
-            } => format!("farpage {policy}"),
+            Self::Farpage(Way::Own) => "farpage".to_owned(),
+            Self::Farpage(Way::Readahead(policy)) => format!("farpage {policy}"),
+            Self::Farpage(Way::Emptied { order, window }) => format!("farpage {order} {window}"),
+            Self::Farpage(Way::Huge(setting)) => format!("farpage huge {setting}"),
         }
+    }
+
+    /// Whether the targets are about it: not where it does as the kernel does, or without what is measured.
+    #[must_use]
+    pub fn is_aimed(self) -> bool {
+        !matches!(self, Self::Farpage(Way::Emptied { .. } | Way::Huge("never")))
     }
 
     #[must_use]
     pub const fn is_farpage(self) -> bool {
-        matches!(self, Self::Farpage { .. })
+        matches!(self, Self::Farpage(_))
     }
 }
 
@@ -95,6 +132,7 @@ impl Comparison {
         let backing = match self.backing {
             Backing::File => "swap file",
             Backing::Compressed => "compressed RAM",
+            Backing::Memory => "file in RAM (kernel: zram)",
         };
         format!(
             "{}, {backing}: {}; {} of data, {} of RAM",
@@ -131,6 +169,8 @@ pub struct Abilities {
     pub cgroup: Result<(), String>,
     pub swap_file: Result<(), String>,
     pub zram: Result<(), String>,
+    /// A tmpfs for farpage's file.
+    pub memory: Result<(), String>,
 }
 
 /// Decides. Where the kernel's side can't be made only farpage is measured, and a note says what is missing.
@@ -168,7 +208,15 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
     for subject in subjects {
         match subject {
             Subject::Workload(workload) => {
-                of_workload(workload, &against, sizes, &mut comparisons, &mut notes)
+                if workload == Workload::Huge && ram_bytes < HUGE_RAM_MIN {
+                    notes.push(format!(
+                        "huge: farpage has no huge pages in {}; give --ram {} or more",
+                        format_size(ram_bytes),
+                        format_size(HUGE_RAM_MIN)
+                    ));
+                }
+                let backings = backings(workload, tour, able, &mut notes);
+                of_workload(workload, &against, sizes, &backings, &mut comparisons)
             }
             Subject::Readahead => of_readahead(&against, sizes, &mut comparisons),
         }
@@ -222,6 +270,7 @@ impl Sizes {
             (Workload::Solve, _, true) => 0.25,
             (Workload::Solve, _, false) => 0.5,
             (Workload::Stride, Backing::File, true) => 0.5,
+            (Workload::Huge, ..) => 1.0,
             (_, Backing::File, true) => 0.75,
             _ => 1.0,
         }
@@ -234,6 +283,7 @@ impl Sizes {
         let factor = match workload {
             Workload::Solve if self.tour => self.factor.min(SOLVE_FACTOR_TOUR),
             Workload::Solve => self.factor.min(SOLVE_FACTOR_MAX),
+            Workload::Swapoff | Workload::Huge => self.factor.max(PUSHED_FACTOR_MIN),
             _ => self.factor,
         };
         Comparison {
@@ -246,14 +296,47 @@ impl Sizes {
     }
 }
 
-const FARPAGE: Side = Side::Farpage { readahead: None };
+const FARPAGE: Side = Side::Farpage(Way::Own);
+
+/// The kinds of swap that a workload is run on, each with the kernel's side beside it; notes on what is left out.
+fn backings(
+    workload: Workload,
+    tour: bool,
+    able: &Abilities,
+    notes: &mut Vec<String>,
+) -> Vec<(Backing, Against)> {
+    let mut found = vec![(Backing::File, Against::KernelFile)];
+    let left_out = match workload {
+        Workload::Solve => Some("solve: left out for compressed RAM, since random floats do not compress"),
+        Workload::Usemem if tour => Some(
+            "usemem: left out of the tour for compressed RAM: its pages take farpage a tenth more than zram (7 of 2057 \
+             bytes in a zpage of 16 KiB), which is more than the limit of both has room for",
+        ),
+        Workload::Swapoff => Some(
+            "swapoff: left out for compressed RAM, which farpage can't take away from a running tree; a file in RAM, not \
+             compressed, stands beside the kernel's zram",
+        ),
+        _ => None,
+    };
+    match left_out {
+        Some(why) => notes.push(why.to_owned()),
+        None => found.push((Backing::Compressed, Against::KernelZram)),
+    }
+    if matches!(workload, Workload::Swapoff | Workload::Huge) {
+        match &able.memory {
+            Ok(()) => found.push((Backing::Memory, Against::KernelZram)),
+            Err(why) => notes.push(format!("{}: no file in RAM: {why}", workload.name())),
+        }
+    }
+    found
+}
 
 fn of_workload(
     workload: Workload,
     against: &[Against],
     sizes: Sizes,
+    backings: &[(Backing, Against)],
     comparisons: &mut Vec<Comparison>,
-    notes: &mut Vec<String>,
 ) {
     if workload == Workload::Startup {
         let sides = vec![Side::Ram, FARPAGE];
@@ -261,32 +344,17 @@ fn of_workload(
         return;
     }
     // P10 is about the time in RAM.
-    let in_ram = against.contains(&Against::Ram) || workload == Workload::Solve;
+    let in_ram = match workload {
+        Workload::Solve => true,
+        Workload::Swapoff | Workload::Huge => false,
+        _ => against.contains(&Against::Ram),
+    };
     let alone = !against
         .iter()
         .any(|one| matches!(one, Against::KernelFile | Against::KernelZram));
-    for (backing, kernel) in [
-        (Backing::File, Against::KernelFile),
-        (Backing::Compressed, Against::KernelZram),
-    ] {
-        let with_kernel = against.contains(&kernel);
+    for (backing, kernel) in backings {
+        let with_kernel = against.contains(kernel);
         if !with_kernel && !alone {
-            continue;
-        }
-        if workload == Workload::Solve && backing == Backing::Compressed {
-            if with_kernel || alone {
-                notes.push(
-                    "solve: left out for compressed RAM, since random floats do not compress".to_owned(),
-                );
-            }
-            continue;
-        }
-        if workload == Workload::Usemem && backing == Backing::Compressed && sizes.tour {
-            notes.push(
-                "usemem: left out of the tour for compressed RAM: its pages take farpage a tenth more than zram (7 of 2057 \
-                 bytes in a zpage of 16 KiB), which is more than the limit of both has room for"
-                    .to_owned(),
-            );
             continue;
         }
         let mut sides = Vec::new();
@@ -296,18 +364,37 @@ fn of_workload(
         if with_kernel {
             sides.push(Side::Kernel);
         }
-        sides.push(FARPAGE);
-        comparisons.push(sizes.comparison(workload, backing, sides));
+        sides.extend(
+            ways(workload, *backing, sizes.tour)
+                .into_iter()
+                .map(Side::Farpage),
+        );
+        comparisons.push(sizes.comparison(workload, *backing, sides));
     }
+}
+
+/// The ways of farpage that are measured. The tour has one of each.
+fn ways(workload: Workload, backing: Backing, tour: bool) -> Vec<Way> {
+    let mut ways = vec![match workload {
+        Workload::Huge => Way::Huge("always"),
+        _ => Way::Own,
+    }];
+    match (workload, backing) {
+        _ if tour => {}
+        (Workload::Huge, _) => ways.push(Way::Huge("never")),
+        (Workload::Swapoff, Backing::File) => {
+            ways.extend(ORDERS.map(|(order, window)| Way::Emptied { order, window }));
+        }
+        _ => {}
+    }
+    ways
 }
 
 /// V1 and V2 under every policy, on a swap file: in compressed RAM nothing is read ahead from a device.
 fn of_readahead(against: &[Against], sizes: Sizes, comparisons: &mut Vec<Comparison>) {
     for workload in [Workload::Mixed, Workload::Solve] {
         let kernel = against.contains(&Against::KernelFile).then_some(Side::Kernel);
-        let ours = POLICIES.map(|policy| Side::Farpage {
-            readahead: Some(policy),
-        });
+        let ours = POLICIES.map(|policy| Side::Farpage(Way::Readahead(policy)));
         let sides = kernel.into_iter().chain(ours).collect();
         comparisons.push(sizes.comparison(workload, Backing::File, sides));
     }
@@ -322,6 +409,7 @@ pub mod tests {
             cgroup: Ok(()),
             swap_file: Ok(()),
             zram: Ok(()),
+            memory: Ok(()),
         }
     }
 
@@ -348,8 +436,8 @@ pub mod tests {
     #[test]
     fn the_tour_is_everything_on_both_backings() {
         let plan = plan(&config(&[]), &able()).expect("a plan");
-        // startup, solve and usemem once, the other six on file and compressed RAM.
-        assert_eq!(plan.comparisons.len(), 15);
+        // startup, solve and usemem once, huge on three kinds of swap, the others on two.
+        assert_eq!(plan.comparisons.len(), 20);
         assert_eq!(plan.rounds, 3);
         assert!(
             plan.comparisons
@@ -366,6 +454,7 @@ pub mod tests {
             cgroup: not_root.clone(),
             swap_file: not_root.clone(),
             zram: not_root,
+            memory: Ok(()),
         };
         let mut config = config(&["seq"]);
         let alone = plan(&config, &able).expect("a plan");
@@ -412,6 +501,24 @@ pub mod tests {
             ]
         );
         assert_eq!(plan.comparisons[1].workload, Workload::Solve);
+    }
+
+    #[test]
+    fn swapoff_and_huge_have_a_side_for_each_way() {
+        let plan = |names: &[&str]| plan(&config(names), &able()).expect("a plan").comparisons;
+        let emptied = plan(&["swapoff"]);
+        let shape =
+            |all: &[Comparison]| -> Vec<_> { all.iter().map(|one| (one.backing, one.sides.len())).collect() };
+        assert_eq!(shape(&emptied), [(Backing::File, 8), (Backing::Memory, 2)]);
+        assert!(emptied[0].sides[1].is_aimed() && !emptied[0].sides[2].is_aimed());
+        let huge = plan(&["huge"]);
+        let each = [Backing::File, Backing::Compressed, Backing::Memory].map(|backing| (backing, 3));
+        assert_eq!(shape(&huge), each);
+        assert!(huge[0].sides[1].is_aimed() && !huge[0].sides[2].is_aimed());
+        let mut small = config(&["huge"]);
+        small.ram_bytes = Some(64 << 20);
+        let notes = super::plan(&small, &able()).expect("a plan").notes;
+        assert!(notes[0].contains("no huge pages in 64 MiB"), "{notes:?}");
     }
 
     #[test]

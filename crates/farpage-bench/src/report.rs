@@ -81,6 +81,7 @@ impl Result {
             let against = other.map(|other| sides[other]);
             let target = measure
                 .target
+                .filter(|_| sides[side].is_aimed())
                 .and_then(|target| target.judge(against, ratio.map(|ratio| ratio.median), ours.median));
             Some(Row {
                 measure,
@@ -262,6 +263,7 @@ pub fn number(value: f64) -> String {
 pub mod tests {
     use super::*;
     use crate::names::{Backing, Workload};
+    use crate::plan::Way;
 
     pub fn result(workload: Workload, sides: Vec<Side>, figures: &[(usize, Value)]) -> Result {
         let count = sides.len() as u32;
@@ -284,7 +286,7 @@ pub mod tests {
         }
     }
 
-    const FARPAGE: Side = Side::Farpage { readahead: None };
+    const FARPAGE: Side = Side::Farpage(Way::Own);
 
     fn rate(value: f64) -> Value {
         json!({ "mb_per_s": value })

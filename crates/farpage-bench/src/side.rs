@@ -9,26 +9,22 @@
 //! * compressed RAM: the kernel does not count zram's memory to the cgroup, farpage counts its compressed pages to the
 //!   budget. So farpage's limit is the RAM asked for *plus the most that zram held* in the kernel's latest run of the
 //!   same program: both have the same number of bytes in all. Without a kernel's run it is estimated from the content.
+//! * a file in RAM: the budget is the one for a swap file. The tmpfs is counted to the cgroup of who writes to it, so the
+//!   cgroup's limit is greater by what the file takes, which is no room for anything else: the budget holds.
 
-use std::env;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::cgroup;
+use crate::emptying;
 use crate::keeper::Keeper;
 use crate::names::{Backing, Workload};
-use crate::plan::{Comparison, Config, Side};
+use crate::plan::{Comparison, Config, MEMORY_DIRECTORY, Side, Way};
+use crate::program::{Ended, Program, TIME_MAX};
 
-/// What runs longer than this is ended and counts as failed.
-const TIME_MAX: Duration = Duration::from_secs(180);
 /// What farpage's budget leaves of the hard limit for what is not in it: so many bytes, and a part of the limit. The
 /// cgroup's peak was 1.5 to 1.9 MiB above budgets of 16 to 180 MiB.
 const RESERVE_BYTES: u64 = 3 << 20;
@@ -38,6 +34,18 @@ const COMPRESSED_PART: (f64, f64) = (0.44, 1.05);
 /// Lines of a failed program's stderr that are told.
 const LINES: usize = 3;
 const SWAP_SLACK: u64 = 64 << 20;
+const TMPFS_LISTS_PART: u64 = 256;
+const VMSTAT: [&str; 7] = [
+    "pswpin",
+    "pswpout",
+    "swap_ra",
+    "swap_ra_hit",
+    "pgmajfault",
+    "thp_swpout",
+    "thp_swpout_fallback",
+];
+/// Huge pages that the kernel brought in whole: /proc/vmstat has no line for them.
+const HUGE_SWPIN: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/swpin";
 
 /// What one run gave.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +74,8 @@ pub struct Runner<'a> {
 #[derive(Default)]
 struct Place {
     cgroup: Option<PathBuf>,
-    zram: Option<PathBuf>,
+    /// The kernel's swap file or device.
+    swap: Option<PathBuf>,
     stats: Option<PathBuf>,
 }
 
@@ -79,8 +88,8 @@ impl Runner<'_> {
         let mark = self.keeper.mark();
         let ran = self.prepare(of, side, zram_bytes).and_then(|(place, words)| {
             let before = vmstat();
-            let ended = self.execute(&words, &place)?;
-            Ok(gather(&words, &place, &before, &ended, side))
+            let told = self.execute(of, side, &words, &place)?;
+            Ok(gather(&words, &place, &before, told, side))
         });
         let undone = self.keeper.undo_to(mark);
         let run = ran?;
@@ -95,29 +104,26 @@ impl Runner<'_> {
         zram_bytes: Option<u64>,
     ) -> Result<(Place, Vec<String>), String> {
         let mut place = Place::default();
-        let swap_bytes = of.data_bytes + of.data_bytes / 4 + SWAP_SLACK;
         match side {
             Side::Ram => return Ok((place, self.work_words(of, &["true".to_owned()]))),
             Side::Kernel => {
-                match of.backing {
-                    Backing::File => {
-                        self.keeper.swap_file(&self.config.directory, swap_bytes)?;
-                    }
-                    Backing::Compressed => place.zram = Some(self.keeper.zram(swap_bytes)?),
-                }
+                place.swap = Some(match of.backing {
+                    Backing::File => self.keeper.swap_file(&self.config.directory, swap_bytes(of))?,
+                    Backing::Compressed | Backing::Memory => self.keeper.zram(swap_bytes(of))?,
+                });
                 place.cgroup = Some(self.keeper.cgroup(of.ram_bytes, true)?);
                 return Ok((place, self.work_words(of, &[])));
             }
-            Side::Farpage { .. } => {}
+            Side::Farpage(_) => {}
         }
         let limit = match of.backing {
-            Backing::File => of.ram_bytes,
+            Backing::File | Backing::Memory => of.ram_bytes,
             Backing::Compressed => of.ram_bytes + zram_bytes.unwrap_or(self.compressed_estimate(of)),
         };
         let stats = self.keeper.temporary()?;
         let farpage = self.farpage_words(of, side, limit, &stats);
         if self.cgroups {
-            place.cgroup = Some(self.keeper.cgroup(limit, false)?);
+            place.cgroup = Some(self.keeper.cgroup(limit + tmpfs_bytes(of), false)?);
         }
         if of.workload == Workload::Startup {
             let mut started = farpage;
@@ -147,20 +153,19 @@ impl Runner<'_> {
             "-q".to_owned(),
             format!("--ram={}", budget(limit)),
         ];
-        let bytes = of.data_bytes + of.data_bytes / 4 + SWAP_SLACK;
         words.push(match of.backing {
-            Backing::File => format!("--swap={}:{bytes}", self.config.directory.display()),
+            Backing::File => format!("--swap={}:{}", self.config.directory.display(), swap_bytes(of)),
+            Backing::Memory => format!("--swap={MEMORY_DIRECTORY}:{}", of.data_bytes),
             // The engine takes less where this is more than it can do.
             Backing::Compressed => format!("--swap=compressed:{limit}"),
         });
         if of.workload != Workload::Startup {
             words.push(format!("--stats-json={}", stats.display()));
         }
-        if let Side::Farpage {
-            readahead: Some(policy),
-        } = side
-        {
-            words.push(format!("--readahead={policy}"));
+        match side {
+            Side::Farpage(Way::Readahead(policy)) => words.push(format!("--readahead={policy}")),
+            Side::Farpage(Way::Huge(setting)) => words.push(format!("--huge={setting}")),
+            _ => {}
         }
         words.extend(self.config.run_args.iter().cloned());
         words.push("--".to_owned());
@@ -194,7 +199,13 @@ impl Runner<'_> {
         words
     }
 
-    fn execute(&mut self, words: &[String], place: &Place) -> Result<Ended, String> {
+    fn execute(
+        &mut self,
+        of: &Comparison,
+        side: Side,
+        words: &[String],
+        place: &Place,
+    ) -> Result<Told, String> {
         let mut all = Vec::new();
         if let Some(cgroup) = &place.cgroup {
             all.push(self.config.program.display().to_string());
@@ -203,52 +214,46 @@ impl Runner<'_> {
             all.push("--".to_owned());
         }
         all.extend(words.iter().cloned());
-        let mut command = Command::new(&all[0]);
-        for (name, _) in env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"FARPAGE_") {
-                command.env_remove(name);
-            }
-        }
-        let started = Instant::now();
-        let child = command
-            .args(&all[1..])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|error| format!("{}: {error}", all[0]))?;
+        let meets = of.workload == Workload::Swapoff;
+        let mut program = Program::start(&all, meets)?;
         // Should we be killed before the keeper knows of the group, the cgroup's removal ends it too.
         let mark = self.keeper.mark();
-        self.keeper.group(child.id())?;
-        let output = self.wait(child, mark)?;
-        Ok(Ended {
-            seconds: started.elapsed().as_secs_f64(),
-            output,
-        })
-    }
-
-    /// Waits for the end; a program that takes too long is killed by way of the keeper.
-    fn wait(&mut self, child: Child, mark: usize) -> Result<Output, String> {
-        let (sender, receiver) = mpsc::channel();
-        thread::spawn(move || sender.send(child.wait_with_output()));
-        let output = match receiver.recv_timeout(TIME_MAX) {
-            Ok(output) => {
-                self.keeper.forget()?;
-                output
-            }
-            Err(_) => {
-                self.keeper.undo_to(mark)?;
-                receiver.recv().map_err(|error| error.to_string())?
-            }
-        };
-        output.map_err(|error| format!("waiting for a program: {error}"))
+        self.keeper.group(program.id())?;
+        let mut emptied = None;
+        if meets && program.meets() {
+            emptied = Some(match &place.swap {
+                Some(swap) => emptying::by_kernel(self.keeper, swap),
+                None => emptying::by_farpage(&self.config.program, program.id(), side),
+            });
+            program.go_on();
+        }
+        let ended = program.end(|| self.keeper.undo_to(mark))?;
+        if self.keeper.mark() > mark {
+            self.keeper.forget()?;
+        }
+        Ok(Told { ended, emptied })
     }
 }
 
-struct Ended {
-    seconds: f64,
-    output: Output,
+/// How a run ended, and what came of the emptying, if it came to that.
+struct Told {
+    ended: Ended,
+    emptied: Option<Result<Value, String>>,
+}
+
+/// Of a swap file or device, on either side. farpage's file in RAM is as large as the data, and no larger: it is allocated as a
+/// whole, and giving that back takes time.
+fn swap_bytes(of: &Comparison) -> u64 {
+    of.data_bytes + of.data_bytes / 4 + SWAP_SLACK
+}
+
+/// What a file in RAM counts against the limit of its writer: itself, allocated as a whole, and the kernel's lists of its pages
+/// (a 450th of it).
+fn tmpfs_bytes(of: &Comparison) -> u64 {
+    match of.backing {
+        Backing::Memory => of.data_bytes + of.data_bytes / TMPFS_LISTS_PART,
+        Backing::File | Backing::Compressed => 0,
+    }
 }
 
 /// farpage's budget under a hard limit: see the top of this file.
@@ -256,7 +261,8 @@ fn budget(limit: u64) -> u64 {
     limit - limit / RESERVE_PART - RESERVE_BYTES
 }
 
-fn gather(words: &[String], place: &Place, before: &Value, ended: &Ended, side: Side) -> Run {
+fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Side) -> Run {
+    let ended = &told.ended;
     let (oom_kills, peak) = place.cgroup.as_deref().map_or((0, None), cgroup::tell);
     let mut facts = json!({
         "command": words,
@@ -264,8 +270,8 @@ fn gather(words: &[String], place: &Place, before: &Value, ended: &Ended, side: 
         "oom_kills": oom_kills,
         "cgroup_peak_bytes": peak,
     });
-    if let Some(zram) = &place.zram {
-        facts["zram_peak_bytes"] = json!(zram_peak(zram));
+    if let Some(peak) = place.swap.as_deref().and_then(zram_peak) {
+        facts["zram_peak_bytes"] = json!(peak);
     }
     if side == Side::Kernel {
         facts["vmstat"] = difference(before, &vmstat());
@@ -274,19 +280,19 @@ fn gather(words: &[String], place: &Place, before: &Value, ended: &Ended, side: 
         let text = fs::read_to_string(stats).unwrap_or_default();
         facts["farpage"] = serde_json::from_str(&text).unwrap_or(Value::Null);
     }
-    let (mut figures, failure) = outcome(ended, oom_kills);
+    let (mut figures, mut failure) = outcome(ended, oom_kills);
+    match told.emptied {
+        Some(Ok(emptied)) if figures.is_object() => merge(&mut figures, emptied),
+        Some(Err(why)) => failure = failure.or(Some(format!("not emptied: {why}"))),
+        _ => {}
+    }
     let counters = if side == Side::Kernel {
         &facts["vmstat"]
     } else {
         &facts["farpage"]
     };
-    // On a device as fast as RAM the kernel reads nothing ahead and counts a few hits all the same.
-    if let (Some(ahead), Some(hits)) = (counters["swap_ra"].as_f64(), counters["swap_ra_hit"].as_f64())
-        && ahead > 0.0
-        && hits <= ahead
-        && figures.is_object()
-    {
-        figures["readahead_hit_percent"] = json!(hits * 100.0 / ahead);
+    if figures.is_object() {
+        merge(&mut figures, counted(counters));
     }
     Run {
         side: 0,
@@ -294,6 +300,32 @@ fn gather(words: &[String], place: &Place, before: &Value, ended: &Ended, side: 
         figures,
         failure,
         facts,
+    }
+}
+
+/// Figures that the counters of a run tell.
+fn counted(counters: &Value) -> Value {
+    let mut figures = json!({});
+    // On a device as fast as RAM the kernel reads nothing ahead and counts a few hits all the same.
+    if let (Some(ahead), Some(hits)) = (counters["swap_ra"].as_f64(), counters["swap_ra_hit"].as_f64())
+        && ahead > 0.0
+        && hits <= ahead
+    {
+        figures["readahead_hit_percent"] = json!(hits * 100.0 / ahead);
+    }
+    for name in ["thp_swpout", "thp_swpout_fallback", "thp_swpin"] {
+        if !counters[name].is_null() {
+            figures[name] = counters[name].clone();
+        }
+    }
+    figures
+}
+
+fn merge(figures: &mut Value, more: Value) {
+    if let Value::Object(more) = more {
+        for (name, value) in more {
+            figures[name] = value;
+        }
     }
 }
 
@@ -340,10 +372,14 @@ fn vmstat() -> Value {
     let mut counters = json!({});
     for line in text.lines() {
         if let Some((name, number)) = line.split_once(' ')
-            && ["pswpin", "pswpout", "swap_ra", "swap_ra_hit", "pgmajfault"].contains(&name)
+            && VMSTAT.contains(&name)
         {
             counters[name] = json!(number.parse::<u64>().unwrap_or(0));
         }
+    }
+    let whole = fs::read_to_string(HUGE_SWPIN).unwrap_or_default();
+    if let Ok(number) = whole.trim().parse::<u64>() {
+        counters["thp_swpin"] = json!(number);
     }
     counters
 }
@@ -369,7 +405,7 @@ fn zram_peak(device: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::ExitStatus;
+    use std::process::{ExitStatus, Output};
 
     fn ended(code: i32, out: &str, err: &str) -> Ended {
         Ended {
@@ -399,6 +435,13 @@ mod tests {
     fn counters_are_of_the_run() {
         let got = difference(&json!({"a": 5, "b": 7}), &json!({"a": 9, "b": 7, "c": 1}));
         assert_eq!(got, json!({"a": 4, "b": 0}));
+    }
+
+    #[test]
+    fn figures_of_counters() {
+        let got = counted(&json!({"swap_ra": 50, "swap_ra_hit": 40, "thp_swpout": 3, "pswpin": 1}));
+        assert_eq!(got, json!({"readahead_hit_percent": 80.0, "thp_swpout": 3}));
+        assert_eq!(counted(&json!({"swap_ra": 5, "swap_ra_hit": 6})), json!({}));
     }
 
     #[test]

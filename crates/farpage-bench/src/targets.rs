@@ -106,7 +106,49 @@ pub fn measures(workload: Workload, backing: Backing) -> Vec<Measure> {
             shown("system_seconds", "system time, s"),
             shown("free_us", "free, us"),
         ],
+        Workload::Swapoff => vec![
+            aimed(
+                "emptied_mb_per_s",
+                "emptied, MB/s",
+                RatioAtLeast("P7", if backing == Backing::File { 8.0 } else { 3.0 }),
+            ),
+            shown("emptied_seconds", "time, s"),
+            shown("emptied_pages", "pages emptied"),
+            shown("windows.pages_1", "windows of 1 page"),
+            shown("windows.pages_2", "windows of 2 or 3"),
+            shown("windows.pages_4", "windows of 4 to 7"),
+            shown("windows.pages_8_up", "windows of 8 and more"),
+        ],
+        Workload::Huge => huge(backing),
     }
+}
+
+fn huge(backing: Backing) -> Vec<Measure> {
+    let cycle = match backing {
+        Backing::Memory => Some(Target::RatioAtLeast("P8", 10.0)),
+        _ => None,
+    };
+    vec![
+        shown("out_mb_per_s", "out, MB/s"),
+        shown("in_mb_per_s", "in, MB/s"),
+        Measure {
+            path: "cycle_mb_per_s",
+            words: "out and in, MB/s",
+            target: cycle,
+        },
+        shown("out_cpu_s_per_gb", "out, CPU s per GB"),
+        shown("in_cpu_s_per_gb", "in, CPU s per GB"),
+        shown("huge_before_kb", "AnonHugePages before, kB"),
+        shown("huge_after_kb", "AnonHugePages after, kB"),
+        aimed(
+            "huge_kept_percent",
+            "after / before, %",
+            Target::AtLeast("P8", 100.0),
+        ),
+        shown("thp_swpout", "thp_swpout"),
+        shown("thp_swpout_fallback", "thp_swpout_fallback"),
+        shown("thp_swpin", "thp_swpin"),
+    ]
 }
 
 fn random(compressed: bool) -> Vec<Measure> {
@@ -156,6 +198,17 @@ pub const fn published(workload: Workload, backing: Backing) -> Option<&'static 
             "published (T1; -n 31 1G, 4 GB, swap on a RAM-backed device; before -> after swap table): throughput \
              4775.18 -> 6381.43 MB/s (+33.6 %), system time 220.86 -> 160.42 s (-27.4 %), free 174492 -> 132122 us",
         ),
+        Workload::Swapoff if matches!(backing, Backing::File) => Some(
+            "published (O; virtual disk that calls itself rotating): device-order readahead 22.09 s, look-up counted 23.87 \
+             (another run 12), hits + 1 16.10, hits = last window 8.81 s; windows of 1 / 2 / 4 / 8 pages 49290 / 527771 / \
+             44151 / 36948, 13093 / 123067 / 366118 / 56703, 2589 / 8016 / 566038 / 40021, 1072 / 785 / 21844 / 644168; \
+             VMA readahead 18.20 s -> look-up counted 15.33 s, windows 1286 / 260815 / 6516 / 81252 -> 509 / 321 / 3017 / \
+             124090",
+        ),
+        Workload::Huge => Some(
+            "published (H; 8 sequential writers, swap on a RAM-backed device; before -> after): swap-out 3.73 -> 4.31 GB/s \
+             (+15.5 %)",
+        ),
         Workload::Seq if matches!(backing, Backing::File) => {
             Some("P2 also wants 85 % of what fio reads from the same disk, which is not measured here")
         }
@@ -193,6 +246,9 @@ mod tests {
         let first = |backing| measures(Workload::Seq, backing)[0].target;
         assert_eq!(first(Backing::File), Some(Target::RatioAtLeast("P2", 5.0)));
         assert_eq!(first(Backing::Compressed), Some(Target::RatioAtLeast("P1", 4.0)));
+        let emptied = |backing| measures(Workload::Swapoff, backing)[0].target;
+        assert_eq!(emptied(Backing::File), Some(Target::RatioAtLeast("P7", 8.0)));
+        assert_eq!(emptied(Backing::Memory), Some(Target::RatioAtLeast("P7", 3.0)));
         let p50 = |backing| measures(Workload::Random, backing)[1].target;
         assert_eq!(p50(Backing::File), None);
         assert_eq!(p50(Backing::Compressed), Some(Target::RatioAtMost("P4", 1.0)));

@@ -18,7 +18,8 @@ Examples:
   farpage bench readahead                    V1 and V2 under every readahead policy
   farpage bench mixed --run-args '--readahead vma --delivery thread'
 
-Names: startup fill seq random stride mixed solve free usemem readahead.
+Names: startup fill seq random stride mixed solve free usemem swapoff huge
+readahead.
 
 As root each program runs in a cgroup of the same hard limit on both sides, in turn; the kernel's side has a swap
 file or a zram device of its own, which is gone afterwards however the run ends. Swap that is there already is not
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_is_not_built_is_refused_by_name() {
-        for words in [&["redis"][..], &["swapoff"], &["seq", "--against", "memmap"]] {
+        for words in [&["redis"][..], &["build"], &["seq", "--against", "memmap"]] {
             let text = args(words).expect_err("refused").to_string();
             assert!(text.contains("not built yet"), "{text}");
         }

@@ -11,6 +11,7 @@ use std::process::{self, Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -138,6 +139,18 @@ impl Keeper {
         self.ask(&json!({ "forget": true }))?;
         self.made -= 1;
         Ok(())
+    }
+
+    /// Takes a swap file or device that was made here away from the kernel, and tells how long that took.
+    ///
+    /// # Errors
+    /// One line; it is in use as before.
+    pub fn empty(&mut self, swap: &Path) -> Result<Duration, String> {
+        let time = self.ask(&json!({ "empty": swap }))?;
+        let nanoseconds = time
+            .parse()
+            .map_err(|error| format!("keeper: {time:?}: {error}"))?;
+        Ok(Duration::from_nanos(nanoseconds))
     }
 
     /// How much is made now, to come back to.

@@ -1,9 +1,10 @@
 //! The list of what is to be undone, and the dialogue. A request is one line of JSON, the answer too:
 //! `{"make": KIND, ...}` -> `{"ok": TEXT}` or `{"error": TEXT}`; `{"undo": true}` undoes what was made last, `{"forget": true}` only
-//! takes it off the list: a process group that has ended, whose number may be somebody else's now.
+//! takes it off the list: a process group that has ended, whose number may be somebody else's now. `{"empty": PATH}` takes swap on
+//! the list from the kernel, answers with the nanoseconds, and leaves it on the list.
 
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -25,6 +26,8 @@ pub trait World {
     /// Makes what a request asks for, noting each step back in `undo` before the step is taken.
     fn make(&mut self, request: &Value, undo: &mut Vec<Undo>) -> Result<String, String>;
     fn undo(&mut self, step: &Undo) -> Result<(), String>;
+    /// Takes a swap file or device of ours away from the kernel; how long it took, in nanoseconds.
+    fn empty(&mut self, swap: &Path) -> Result<u64, String>;
 }
 
 /// Answers requests until the input ends, then undoes what is left; returns what could not be undone.
@@ -63,6 +66,13 @@ fn answer(line: &str, things: &mut Vec<Vec<Undo>>, world: &mut impl World) -> Re
             .pop()
             .map(|_| String::new())
             .ok_or_else(|| "keeper: nothing to forget".to_owned());
+    }
+    if let Some(path) = request["empty"].as_str() {
+        let step = Undo::SwapOff(path.into());
+        if !things.iter().flatten().any(|known| *known == step) {
+            return Err(format!("keeper: {path} is no swap of ours"));
+        }
+        return world.empty(Path::new(path)).map(|time| time.to_string());
     }
     let mut steps = Vec::new();
     match world.make(&request, &mut steps) {
@@ -117,6 +127,13 @@ mod tests {
                 _ => Ok(()),
             }
         }
+
+        fn empty(&mut self, swap: &Path) -> Result<u64, String> {
+            if swap.ends_with("stuck") {
+                return Err("stuck".to_owned());
+            }
+            Ok(7)
+        }
     }
 
     fn run(input: &str) -> (String, Vec<String>, Vec<Undo>) {
@@ -150,6 +167,18 @@ mod tests {
         let (output, _, undone) = run("{\"make\":\"a\"}\n{\"make\":\"b\"}\n{\"forget\":true}\n");
         assert!(output.ends_with("{\"ok\":\"\"}\n"), "{output}");
         assert_eq!(undone, [Undo::SwapOff("a".into()), file("a")]);
+    }
+
+    #[test]
+    fn only_swap_on_the_list_is_emptied_and_it_stays_there() {
+        let (output, _, undone) = run("{\"make\":\"a\"}\n{\"empty\":\"a\"}\n{\"empty\":\"b\"}\n");
+        assert!(
+            output.ends_with("{\"ok\":\"7\"}\n{\"error\":\"keeper: b is no swap of ours\"}\n"),
+            "{output}"
+        );
+        assert_eq!(undone, [Undo::SwapOff("a".into()), file("a")]);
+        let (output, _, _) = run("{\"make\":\"stuck\"}\n{\"empty\":\"stuck\"}\n");
+        assert!(output.ends_with("{\"error\":\"stuck\"}\n"), "{output}");
     }
 
     #[test]

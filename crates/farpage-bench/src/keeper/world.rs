@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
@@ -18,6 +18,8 @@ const PRIORITY: &str = "32767";
 /// Tries, of 20 ms each, before what still runs in a cgroup, or still uses a device, is given up on: 10 s.
 const TRIES: u32 = 500;
 const TRY: Duration = Duration::from_millis(20);
+/// Seconds after which the kernel's swapoff is given up.
+const EMPTYING_MAX_S: &str = "120";
 
 pub struct Machine;
 
@@ -75,6 +77,14 @@ impl World for Machine {
                 Ok(())
             }
         }
+    }
+
+    fn empty(&mut self, swap: &Path) -> Result<u64, String> {
+        let shown = swap.display().to_string();
+        let start = Instant::now();
+        // A signal ends it: swap is in use as before then.
+        tool("timeout", &[EMPTYING_MAX_S, "swapoff", &shown])?;
+        Ok(start.elapsed().as_nanos() as u64)
     }
 }
 

@@ -10,9 +10,12 @@
 //! | `random` | `random`, and `mixed` with a sequential writer beside |
 //! | `solve`, `lu` | a dense system of equations |
 //! | `usemem` | the test program of the kernel's swap developers |
+//! | `swapoff` | data that is swapped out while its area is emptied |
+//! | `huge` | memory in huge pages, out and back in |
 //! | `startup` | how long it takes to start a command |
 
 mod content;
+mod huge;
 mod latency;
 mod lu;
 mod passes;
@@ -20,6 +23,7 @@ mod random;
 mod solve;
 mod startup;
 mod stride;
+mod swapoff;
 mod usemem;
 
 use std::time::Instant;
@@ -63,6 +67,8 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
         Workload::Mixed => random::mixed(args),
         Workload::Solve => solve::solve(args),
         Workload::Usemem => usemem::usemem(args),
+        Workload::Swapoff => swapoff::swapoff(args),
+        Workload::Huge => huge::huge(args),
         Workload::Startup => startup::startup(args),
     }?;
     figures["workload"] = json!(args.workload.name());
@@ -164,6 +170,7 @@ mod tests {
             Workload::Random,
             Workload::Mixed,
             Workload::Solve,
+            Workload::Huge,
         ] {
             let figures = work(&args(workload)).expect("runs");
             assert_eq!(figures["ok"], true, "{figures}");

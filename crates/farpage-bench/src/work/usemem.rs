@@ -12,7 +12,7 @@
 //!
 //! Word i of a mapping becomes i, and is compared when all are written.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 use std::{env, fs};
@@ -20,7 +20,7 @@ use std::{env, fs};
 use farpage_core::units::{PAGE_SIZE, parse_size};
 use serde_json::{Value, json};
 
-use super::{Checks, Memory, WorkArgs};
+use super::{Checks, Memory, WorkArgs, swapoff};
 
 /// Words between two that are compared: every page is looked at, not every word.
 const CHECK_STEP: usize = 509;
@@ -102,15 +102,7 @@ pub fn usemem(args: &WorkArgs) -> Result<Value, String> {
 
 /// Tells the parent that a point is reached and waits for its word.
 fn meet(wanted: bool) -> Result<(), String> {
-    if !wanted {
-        return Ok(());
-    }
-    writeln!(io::stdout(), "ready").map_err(|error| format!("usemem: the parent has gone: {error}"))?;
-    let mut line = String::new();
-    match io::stdin().lock().read_line(&mut line) {
-        Ok(1..) => Ok(()),
-        _ => Err("usemem: the parent has gone".to_owned()),
-    }
+    if wanted { swapoff::meet() } else { Ok(()) }
 }
 
 fn child(options: &Options) -> Result<Value, String> {
