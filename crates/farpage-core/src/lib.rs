@@ -30,6 +30,7 @@
 //! | [`fifo`] | which cluster was filled longest ago |
 //! | [`bit_tree`] | sets of clusters that a death can't break |
 //! | [`zpool`] | where compressed objects sit: size classes, zpages, handles |
+//! | [`planes`] | pages sorted by bytes, which may compress better |
 //! | [`range_map`] | sorted disjoint page ranges in a fixed array |
 //! | [`huge`] | when 512 pages are better kept as one |
 //! | [`stats`] | counter names, histogram geometry |
@@ -55,6 +56,7 @@ pub mod fifo;
 pub mod huge;
 pub mod kill;
 pub mod page_state;
+pub mod planes;
 pub mod range_map;
 // The models are of the swap core; readahead's statics have no place in them.
 #[cfg(not(all(test, loom)))]

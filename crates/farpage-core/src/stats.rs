@@ -65,6 +65,7 @@ counters! {
     MoveFalseEexist "move_false_eexist" "Moves that reported EEXIST after having moved.",
     StallNs "stall_ns" "Nanoseconds threads waited for memory.",
     CompressedBytesIn "compressed_bytes_in" "Bytes given to compression.",
+    ZswpoutPlanes "zswpout_planes" "Of those compressed, pages sorted into byte planes before.",
     CompressedBytesOut "compressed_bytes_out" "Bytes that came out of compression.",
     RejectCompressPoor "reject_compress_poor" "Pages found not worth keeping compressed.",
     FileReadBytes "file_read_bytes" "Bytes read from swap areas.",

@@ -19,6 +19,7 @@ use farpage_core::slots::Request;
 use farpage_core::stats::Counter;
 use farpage_core::swap_table::Backing;
 
+use crate::compress;
 use crate::cow;
 use crate::huge_places::{HUGE_LEN, carry, first_frame, is_huge, lock_all, set_locked, unlock_same};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
@@ -214,7 +215,7 @@ fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
             continue;
         }
         let small = if compresses {
-            tiers::compress(mm, mm.frames.address(frame), &mut context)
+            compress::compress(mm, page, mm.frames.address(frame), &mut context)
         } else {
             None
         };

@@ -17,6 +17,7 @@ pub mod check;
 pub mod cleanup;
 pub mod commit;
 mod compact;
+mod compress;
 pub mod control;
 pub mod cow;
 pub mod discard;

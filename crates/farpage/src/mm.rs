@@ -13,6 +13,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::page_state::PageState;
+use farpage_core::planes::{Forms, Page};
 use farpage_core::range_map::{Range, RangeMap};
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::ZpoolHints;
@@ -80,6 +81,8 @@ pub struct Mm {
     /// Where huge pages are made, and where they wait.
     pub places: Places,
     pub zhints: ZpoolHints,
+    /// In which form pages are compressed.
+    pub forms: Forms,
     pub queue: Queue,
     /// Next window of pages the reclaim clock looks at.
     pub hand: AtomicU64,
@@ -123,6 +126,7 @@ static MM: Mm = Mm {
     frames: Frames::new(),
     places: Places::new(),
     zhints: ZpoolHints::new(),
+    forms: Forms::new(),
     queue: Queue::new(),
     hand: AtomicU64::new(0),
     top_page: AtomicU64::new(0),
@@ -436,6 +440,8 @@ pub struct Context {
     pub bounce: [[u8; PAGE_SIZE]; SPAN],
     /// Where pages are compressed to.
     pub out: [u8; 2 * PAGE_SIZE],
+    /// A page by planes, to be compressed.
+    pub planes: Page,
     pub table: CompressTable,
     /// What is being written to files.
     pub writes: Writes,

@@ -12,6 +12,7 @@ use farpage_core::stats::Counter;
 use farpage_core::swap_table::{Backing, SlotWord};
 use farpage_core::units::PAGE_SIZE;
 
+use crate::compress;
 use crate::mm::{Context, Mm, PAGE, fd};
 use crate::slot_batch::SlotBatch;
 use crate::swapoff::BATCH_MAX;
@@ -302,7 +303,7 @@ impl Batch {
         if writeback::is_due(mm) || mm.header().excess(1) > 0 {
             return false;
         }
-        let Some(compressed) = tiers::compress(mm, self.content(at), context) else {
+        let Some(compressed) = compress::compress(mm, self.pages[at], self.content(at), context) else {
             return false;
         };
         let Some(slot) = slots.for_compressed(mm, left) else {

@@ -14,6 +14,7 @@ use farpage_core::stats::Counter;
 use farpage_core::swap_table::Backing;
 
 use crate::bits::bits;
+use crate::compress;
 use crate::mm::{Context, Mm};
 use crate::reclaim::BLOCK;
 use crate::slot_batch::SlotBatch;
@@ -118,7 +119,7 @@ fn store_small(
     {
         return Some(slot);
     }
-    let Some(compressed) = tiers::compress(mm, mm.frames.address(frame), context) else {
+    let Some(compressed) = compress::compress(mm, page, mm.frames.address(frame), context) else {
         return batch.for_file(mm, left);
     };
     let slot = batch.for_compressed(mm, left)?;

@@ -16,22 +16,18 @@ use core::sync::atomic::Ordering;
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{self, SHUT_FAILED};
 use farpage_core::kill_point;
+use farpage_core::planes::{self, Form, Page};
 use farpage_core::slots::Slots;
 use farpage_core::stats::{Counter, Source};
 use farpage_core::swap_table::{Backing, Impossible};
 use farpage_core::units::PAGE_SIZE;
-use farpage_core::zpool::Handle;
+use farpage_core::zpool::{HEADER_BYTES, Handle};
 
+use crate::compress::Compressed;
 use crate::mm::{Context, Mm, PAGE, fd};
 use crate::pool::Pool;
 use crate::slot_caches;
 use crate::sys::{self, Errno};
-
-const HEADER_BYTES: usize = 16;
-/// Beyond it compressing gains nothing.
-const WORTH_ALONE: usize = 4032;
-/// With a file to fall back on, a page must shrink by a quarter to be kept in RAM.
-const WORTH_BESIDE_FILE: usize = 3072;
 
 /// Why a page could not be brought back.
 #[derive(Clone, Copy, Debug)]
@@ -103,22 +99,33 @@ pub fn unpack(
     let capacity = zpool.capacity(handle);
     let at = pool.zdata(zpool.offset(handle) as u64);
     // SAFETY: a handle from a slot word lies inside the zpool's data; u32 reads of shared memory, volatile.
-    let (owner, length, crc) = unsafe {
+    let (owner, length, crc, form) = unsafe {
         let words = at as *const u32;
         (
             words.read_volatile(),
             words.add(1).read_volatile() as usize,
             words.add(2).read_volatile(),
+            words.add(3).read_volatile() as usize,
         )
     };
-    if owner != slot || length == 0 || length + HEADER_BYTES > capacity || length > copy.len() {
+    let form = *Form::ALL.get(form)?;
+    if owner != slot || length == 0 || length + HEADER_BYTES > capacity || length > PAGE_SIZE {
         return None;
     }
     // SAFETY: length bytes lie inside the object and fit `copy`; see the file's note on shared bytes.
     unsafe {
         core::ptr::copy_nonoverlapping((at + HEADER_BYTES as u64) as *const u8, copy.as_mut_ptr(), length)
     };
-    let decoded = lz4_flex::block::decompress_into(&copy[..length], &mut page[..]);
+    let (packed, planes) = copy.split_at_mut(PAGE_SIZE);
+    let planes: &mut Page = planes.try_into().ok()?;
+    let to = match form {
+        Form::Plain => &mut *page,
+        Form::Planes => &mut *planes,
+    };
+    let decoded = lz4_flex::block::decompress_into(&packed[..length], &mut to[..]);
+    if form == Form::Planes {
+        planes::join(planes, page);
+    }
     (matches!(decoded, Ok(PAGE_SIZE)) && crc32c::crc32c(&page[..]) == crc).then_some(crc)
 }
 
@@ -285,11 +292,17 @@ pub fn refuse_page(error: LoadError, address: u64) -> ! {
     ])
 }
 
+/// The page at `address`.
+pub fn content_at(address: u64) -> &'static Page {
+    // SAFETY: callers pass a frame of theirs, or memory of their own: a readable page, unchanging while they look at it.
+    unsafe { &*(address as *const Page) }
+}
+
 /// True if every byte of the page at `address` is zero.
 pub fn is_zero(address: u64) -> bool {
-    // SAFETY: callers pass a frame of theirs: readable, page-aligned, unchanging.
-    let words = unsafe { core::slice::from_raw_parts(address as *const u64, PAGE_SIZE / 8) };
-    words[PAGE_SIZE / 8 - 1] == 0 && words.iter().all(|&word| word == 0)
+    let (words, _) = content_at(address).as_chunks::<8>();
+    let is_zero = |word: &[u8; 8]| u64::from_ne_bytes(*word) == 0;
+    words.last().is_some_and(is_zero) && words.iter().all(is_zero)
 }
 
 /// Writebacks that must be known before the tier is judged, and that make both counts halve.
@@ -325,37 +338,6 @@ pub fn passes_through(mm: &Mm, window: u64) -> bool {
         && !window.is_multiple_of(TRIED_ONE_IN)
 }
 
-/// A page compressed into `context.out`.
-pub struct Compressed {
-    length: usize,
-    crc: u32,
-}
-
-/// Compresses the frame at `address`; `None` if it is not worth keeping in RAM.
-pub fn compress(mm: &Mm, address: u64, context: &mut Context) -> Option<Compressed> {
-    let header = mm.header();
-    if header.zpages_limit.load(Ordering::Relaxed) == 0 {
-        return None;
-    }
-    // SAFETY: as in is_zero.
-    let page = unsafe { core::slice::from_raw_parts(address as *const u8, PAGE_SIZE) };
-    let Context { out, table, .. } = context;
-    let length = lz4_flex::block::compress_into_with_table(page, &mut out[..], table).ok()?;
-    let worth = if header.areas.load(Ordering::Relaxed) > 0 {
-        WORTH_BESIDE_FILE
-    } else {
-        WORTH_ALONE
-    };
-    if length + HEADER_BYTES > worth {
-        header.count(Counter::RejectCompressPoor, 1);
-        return None;
-    }
-    Some(Compressed {
-        length,
-        crc: crc32c::crc32c(page),
-    })
-}
-
 /// Puts a compressed page into the zpool under `slot`; `None` if the tier is at its limit.
 pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context) -> Option<Backing> {
     let zpool = mm.pool().zpool();
@@ -369,6 +351,7 @@ pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context
         let words = at as *mut u32;
         words.add(1).write_volatile(page.length as u32);
         words.add(2).write_volatile(page.crc);
+        words.add(3).write_volatile(page.form as u32);
         core::ptr::copy_nonoverlapping(
             context.out.as_ptr(),
             (at + HEADER_BYTES as u64) as *mut u8,
@@ -376,6 +359,7 @@ pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context
         );
     }
     header.count(Counter::Zswpout, 1);
+    header.count(Counter::ZswpoutPlanes, u64::from(page.form == Form::Planes));
     header.count(Counter::CompressedBytesIn, PAGE);
     header.count(Counter::CompressedBytesOut, page.length as u64);
     Some(Backing::Compressed(handle))
@@ -444,8 +428,7 @@ fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], co
 
 /// The checksum of the frame at `address`.
 pub fn checksum(address: u64) -> u32 {
-    // SAFETY: as in is_zero.
-    crc32c::crc32c(unsafe { core::slice::from_raw_parts(address as *const u8, PAGE_SIZE) })
+    crc32c::crc32c(content_at(address))
 }
 
 /// Gives back slots of this process that have no content.
