@@ -256,91 +256,51 @@ mod tests {
         assert_eq!(set.trend(Held { stored: 10, ram: 5 }, 1), Trend::Stay);
     }
 
-    #[test]
-    fn touches_just_beyond_the_edge_want_a_larger_tier() {
+    /// One in `.0` pages comes back after `.1` more have been stored, from `.2`; epochs of 100 pages.
+    fn used_so(comes_back: &[(usize, usize, From)]) -> Workingset {
         let set = fresh(100);
         waits(&set, 10_000, 150_000);
-        // The tier holds 1000 pages, and every second page is wanted again after 1050.
-        run(&set, 8000, 2, 1050, From::File);
-        assert_eq!(
-            set.trend(
-                Held {
-                    stored: 1000,
-                    ram: 500
-                },
-                50
-            ),
-            Trend::Grow
-        );
-        // 3000 pages away they are out of reach.
-        let far = fresh(100);
-        waits(&far, 10_000, 150_000);
-        run(&far, 8000, 2, 3000, From::File);
-        assert_eq!(
-            far.trend(
-                Held {
-                    stored: 1000,
-                    ram: 500
-                },
-                50
-            ),
-            Trend::Stay
-        );
+        for &(one_in, after, from) in comes_back {
+            run(&set, 8000, one_in, after, from);
+        }
+        set
+    }
+
+    const HELD: Held = Held {
+        stored: 1000,
+        ram: 500,
+    };
+
+    #[test]
+    fn touches_just_beyond_the_edge_want_a_larger_tier() {
+        assert_eq!(used_so(&[(2, 1050, From::File)]).trend(HELD, 50), Trend::Grow);
+        let out_of_reach = used_so(&[(2, 3000, From::File)]);
+        assert_eq!(out_of_reach.trend(HELD, 50), Trend::Stay);
     }
 
     /// A tier once grew on and on though it held all there was.
     #[test]
     fn a_tier_that_holds_everything_does_not_grow() {
-        let set = fresh(100);
-        waits(&set, 10_000, 150_000);
-        run(&set, 8000, 2, 1050, From::Compressed);
-        assert_ne!(
-            set.trend(
-                Held {
-                    stored: 1000,
-                    ram: 500
-                },
-                50
-            ),
-            Trend::Grow
-        );
+        let set = used_so(&[(2, 1050, From::Compressed)]);
+        assert_ne!(set.trend(HELD, 50), Trend::Grow);
     }
 
     #[test]
     fn touches_of_what_left_just_now_want_more_resident_pages() {
-        let set = fresh(100);
-        waits(&set, 10_000, 150_000);
-        run(&set, 8000, 2, 0, From::Compressed);
-        assert_eq!(
-            set.trend(
-                Held {
-                    stored: 1000,
-                    ram: 500
-                },
-                50
-            ),
-            Trend::Shrink
-        );
+        let set = used_so(&[(2, 0, From::Compressed)]);
+        assert_eq!(set.trend(HELD, 50), Trend::Shrink);
     }
 
     #[test]
     fn a_tier_whose_edge_is_busy_keeps_its_size() {
-        let set = fresh(100);
-        waits(&set, 10_000, 150_000);
-        run(&set, 8000, 8, 0, From::Compressed);
-        run(&set, 8000, 8, 990, From::Compressed);
+        let set = used_so(&[(8, 0, From::Compressed), (8, 990, From::Compressed)]);
         let edge = set.edge(1000, 100, set.remembered()).0;
         assert!((1000..1200).contains(&edge), "{edge}");
-        assert_eq!(
-            set.trend(
-                Held {
-                    stored: 900,
-                    ram: 450
-                },
-                50
-            ),
-            Trend::Stay
-        );
+        let held = Held {
+            stored: 900,
+            ram: 450,
+        };
+        assert_eq!(set.trend(held, 50), Trend::Stay);
     }
 
     #[test]

@@ -395,12 +395,13 @@ impl Server {
         if pages > in_ram + elsewhere {
             let bytes = |pages: i64| format_size(pages as u64 * PAGE_SIZE as u64);
             return Err(format!(
-                "{}: the {} in it do not fit elsewhere: {} of the budget and {} of other areas are free; add one with \
-                 farpage swapon first",
+                "{}: the {} in it do not fit elsewhere: {} of the budget and {} of other areas are free, {} too little; add \
+                 one with farpage swapon first",
                 self.area(index).name(),
                 bytes(pages),
                 bytes(in_ram),
-                bytes(elsewhere)
+                bytes(elsewhere),
+                bytes(pages - in_ram - elsewhere)
             ));
         }
         tier_files::close_to_pages(&self.pool, index);
