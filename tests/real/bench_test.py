@@ -14,18 +14,26 @@ from huge_test import kernel_gives
 TINY = ["--ram", "32M", "--size", "3"]
 
 
-def ours(directory):
-    """What the benchmark made that is there now: swap and files in `directory`, cgroups of a process that has ended."""
-    found = [line.split()[0] for line in Path("/proc/swaps").read_text().splitlines() if str(directory) in line]
-    found += [str(path) for path in directory.glob("farpage-bench-*")]
-    for path in Path("/sys/fs/cgroup").rglob("farpage-bench-*"):
-        if not Path(f"/proc/{path.name.split('-')[2]}").exists():
-            found.append(str(path))
-    return found
+class Machine:
+    """What a benchmark in `directory` can leave on the machine. What lay about before the test began is not its doing."""
 
+    def __init__(self, directory):
+        self.directory = directory
+        self.before = set()
+        self.before = set(self.left())
 
-def zrams():
-    return {path.name for path in Path("/sys/block").glob("zram*")}
+    def left(self):
+        """Swap and files in the directory, zram devices, cgroups of a process that has ended."""
+        found = [line.split()[0] for line in Path("/proc/swaps").read_text().splitlines() if str(self.directory) in line]
+        found += [str(path) for path in self.directory.glob("farpage-bench-*")]
+        found += self.zrams()
+        for path in Path("/sys/fs/cgroup").rglob("farpage-bench-*"):
+            if not Path(f"/proc/{path.name.split('-')[2]}").exists():
+                found.append(str(path))
+        return sorted(set(found) - self.before)
+
+    def zrams(self):
+        return {str(path) for path in Path("/sys/block").glob("zram*")} - self.before
 
 
 def start(context, *words):

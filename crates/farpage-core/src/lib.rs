@@ -56,9 +56,10 @@ pub mod fifo;
 pub mod huge;
 pub mod kill;
 pub mod page_state;
+// The models are of the swap core; what has statics of its own has no place in them.
+#[cfg(not(all(test, loom)))]
 pub mod planes;
 pub mod range_map;
-// The models are of the swap core; readahead's statics have no place in them.
 #[cfg(not(all(test, loom)))]
 pub mod readahead;
 pub mod reclaim_policy;

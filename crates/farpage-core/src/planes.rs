@@ -32,28 +32,35 @@ const BLOCK: usize = 8;
 
 /// Sorts a page into planes.
 pub fn split(page: &Page, planes: &mut Page) {
-    for block in 0..WORDS / BLOCK {
-        let mut words = [0; BLOCK];
-        for (i, word) in words.iter_mut().enumerate() {
-            *word = word_at(page, (block * BLOCK + i) * 8);
-        }
-        transpose(&mut words);
-        for (plane, word) in words.iter().enumerate() {
-            put_at(planes, plane * WORDS + block * BLOCK, *word);
-        }
-    }
+    transpose_all(page, in_page, planes, in_planes);
 }
 
 /// Puts a page together again.
 pub fn join(planes: &Page, page: &mut Page) {
+    transpose_all(planes, in_planes, page, in_page);
+}
+
+/// Where word `i` of a block lies in a page.
+fn in_page(block: usize, i: usize) -> usize {
+    (block * BLOCK + i) * 8
+}
+
+/// Where the bytes of a block that belong to plane `i` lie.
+fn in_planes(block: usize, i: usize) -> usize {
+    i * WORDS + block * BLOCK
+}
+
+fn transpose_all(
+    from: &Page,
+    from_place: impl Fn(usize, usize) -> usize,
+    to: &mut Page,
+    to_place: impl Fn(usize, usize) -> usize,
+) {
     for block in 0..WORDS / BLOCK {
-        let mut words = [0; BLOCK];
-        for (plane, word) in words.iter_mut().enumerate() {
-            *word = word_at(planes, plane * WORDS + block * BLOCK);
-        }
+        let mut words = core::array::from_fn(|i| word_at(from, from_place(block, i)));
         transpose(&mut words);
         for (i, word) in words.iter().enumerate() {
-            put_at(page, (block * BLOCK + i) * 8, *word);
+            put_at(to, to_place(block, i), *word);
         }
     }
 }
@@ -93,7 +100,6 @@ const TRIAL_EVERY: u32 = 16;
 #[derive(Debug)]
 pub struct Forms([AtomicU32; NEIGHBOURHOODS]);
 
-#[cfg(not(all(test, loom)))]
 impl Forms {
     /// Nothing is known: every neighbourhood begins with a trial.
     #[must_use]
@@ -102,7 +108,6 @@ impl Forms {
     }
 }
 
-#[cfg(not(all(test, loom)))]
 impl Default for Forms {
     fn default() -> Self {
         Self::new()
@@ -131,7 +136,7 @@ impl Forms {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

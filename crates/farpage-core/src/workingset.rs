@@ -15,6 +15,7 @@
 //! Survivors are the part of the pages that are still there at the edge's age; the others have been touched before. Counters
 //! are shared and raced for: a lost count makes the estimate worse, nothing else.
 
+use crate::stats::Source;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Stamp of a page that has none: one that was never compressed.
@@ -32,14 +33,9 @@ const FAULT_NS: u64 = 15_000;
 /// A change must be worth so many quarters of what it costs.
 const WORTH_QUARTERS: u64 = 5;
 
-/// Where a page came back from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
-    /// The compressed tier.
-    Compressed,
-    /// A file.
-    File,
-}
+/// Histograms and means of both tiers: these are their places.
+const COMPRESSED: usize = 0;
+const FILE: usize = 1;
 
 /// What the compressed tier holds, in pages.
 #[derive(Debug, Clone, Copy)]
@@ -69,11 +65,11 @@ pub struct Workingset {
     epoch: AtomicU64,
     /// Pages stored compressed so far.
     clock: AtomicU64,
-    /// The same within the histogram's memory.
-    stored: AtomicU64,
-    /// By [`From`] and distance.
+    /// Where the clock stood when the histogram's memory begins.
+    since: AtomicU64,
+    /// By tier and distance.
     touches: [[AtomicU64; DISTANCES]; 2],
-    /// Mean ns of a touch, by [`From`].
+    /// Mean ns of a touch, by tier.
     latency: [AtomicU64; 2],
 }
 
@@ -86,7 +82,6 @@ impl Workingset {
     /// Counts a page that is stored compressed now; its stamp.
     pub fn stamp(&self) -> u8 {
         let clock = self.clock.fetch_add(1, Ordering::Relaxed);
-        self.stored.fetch_add(1, Ordering::Relaxed);
         match clock.checked_div(self.epoch.load(Ordering::Relaxed)) {
             Some(epoch) => (epoch % STAMPS) as u8 + 1,
             None => NO_STAMP,
@@ -102,15 +97,20 @@ impl Workingset {
         Some((now + STAMPS - then) % STAMPS)
     }
 
-    /// Notes that a page was waited for.
-    pub fn refault(&self, stamp: u8, from: From, ns: u64) {
+    /// Notes that a page of a tier was waited for.
+    pub fn refault(&self, stamp: u8, from: Source, ns: u64) {
+        let tier = match from {
+            Source::Compressed => COMPRESSED,
+            Source::File => FILE,
+            Source::Zero | Source::Cached => return,
+        };
         if let Some(touches) = self
             .distance(stamp)
-            .and_then(|distance| self.touches[from as usize].get(distance as usize))
+            .and_then(|distance| self.touches[tier].get(distance as usize))
         {
             touches.fetch_add(1, Ordering::Relaxed);
         }
-        let mean = &self.latency[from as usize];
+        let mean = &self.latency[tier];
         let before = mean.load(Ordering::Relaxed);
         mean.store(
             before - before / MEAN_OF + ns.min(LATENCY_MAX) / MEAN_OF,
@@ -121,14 +121,17 @@ impl Workingset {
     /// Pages stored that the histogram remembers.
     #[must_use]
     pub fn remembered(&self) -> u64 {
-        self.stored.load(Ordering::Relaxed)
+        let clock = self.clock.load(Ordering::Relaxed);
+        clock.saturating_sub(self.since.load(Ordering::Relaxed))
     }
 
     /// Half of what the histogram remembers is forgotten.
     pub fn forget_half(&self) {
-        for count in self.touches.iter().flatten().chain([&self.stored]) {
+        for count in self.touches.iter().flatten() {
             count.store(count.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
         }
+        self.since
+            .fetch_add(self.remembered().div_ceil(2), Ordering::Relaxed);
     }
 
     /// Whether a `step` of so many pages of RAM to or from the full tier is worth it.
@@ -140,18 +143,16 @@ impl Workingset {
         if epoch == 0 || stored == 0 || gain == 0 {
             return Trend::Stay;
         }
-        let mean = |from: From| self.latency[from as usize].load(Ordering::Relaxed);
-        let compressed = mean(From::Compressed) + FAULT_NS;
-        let saved = mean(From::File).saturating_sub(mean(From::Compressed));
+        let [compressed, file] = self.latency.each_ref().map(|mean| mean.load(Ordering::Relaxed));
+        let saved = file.saturating_sub(compressed);
         let (edge, survivors) = self.edge(held.stored, epoch, stored);
         let reach = step * gain / held.ram.max(1) * stored / survivors.max(1);
         let touches = |lo: u64, hi: u64| {
-            self.touches_within(From::Compressed, lo, hi, epoch)
-                + self.touches_within(From::File, lo, hi, epoch)
+            self.touches_within(COMPRESSED, lo, hi, epoch) + self.touches_within(FILE, lo, hi, epoch)
         };
-        let near = touches(0, step) * compressed;
+        let near = touches(0, step) * (compressed + FAULT_NS);
         // The edge is not sharp. No more waits can be saved than there were.
-        let waits = self.touches_within(From::File, 0, edge + reach, epoch);
+        let waits = self.touches_within(FILE, 0, edge + reach, epoch);
         let beyond = touches(edge, edge + reach).min(waits) * saved;
         let inside = touches(edge.saturating_sub(reach), edge) * saved;
         if beyond * 4 > near * WORTH_QUARTERS {
@@ -168,7 +169,7 @@ impl Workingset {
     fn edge(&self, held: u64, epoch: u64, stored: u64) -> (u64, u64) {
         let mut survivors = stored;
         let (mut edge, mut left) = (0, held);
-        for (compressed, file) in self.touches[0].iter().zip(&self.touches[1]) {
+        for (compressed, file) in self.touches[COMPRESSED].iter().zip(&self.touches[FILE]) {
             let there = epoch * survivors / stored;
             if there >= left {
                 return (edge + left * stored / survivors.max(1), survivors);
@@ -182,8 +183,8 @@ impl Workingset {
     }
 
     /// Touches with distances from `lo` to below `hi`, in pages; of an epoch in part, that part.
-    fn touches_within(&self, from: From, lo: u64, hi: u64, epoch: u64) -> u64 {
-        let counts = (0..).step_by(epoch as usize).zip(&self.touches[from as usize]);
+    fn touches_within(&self, tier: usize, lo: u64, hi: u64, epoch: u64) -> u64 {
+        let counts = (0..).step_by(epoch as usize).zip(&self.touches[tier]);
         counts
             .map(|(start, touches)| {
                 let pages = hi.min(start + epoch).saturating_sub(lo.max(start));
@@ -201,7 +202,7 @@ mod tests {
         let set = Workingset {
             epoch: AtomicU64::new(0),
             clock: AtomicU64::new(0),
-            stored: AtomicU64::new(0),
+            since: AtomicU64::new(0),
             touches: [const { [const { AtomicU64::new(0) }; DISTANCES] }; 2],
             latency: [const { AtomicU64::new(0) }; 2],
         };
@@ -212,18 +213,19 @@ mod tests {
     /// Latencies settle at `compressed` and `file` ns.
     fn waits(set: &Workingset, compressed: u64, file: u64) {
         for _ in 0..2000 {
-            set.refault(NO_STAMP, From::Compressed, compressed);
-            set.refault(NO_STAMP, From::File, file);
+            set.refault(NO_STAMP, Source::Compressed, compressed);
+            set.refault(NO_STAMP, Source::File, file);
         }
     }
 
     /// Stores `pages`, of which one in `one_in` comes back when `after` more have been stored.
-    fn run(set: &Workingset, pages: u64, one_in: usize, after: usize, from: From) {
+    fn run(set: &Workingset, pages: u64, one_in: usize, after: usize, from: Source) {
         (0..pages).for_each(|_| {
             set.stamp();
         });
         let epochs = after / set.epoch.load(Ordering::Relaxed) as usize;
-        let touches = &set.touches[from as usize][epochs];
+        let tier = usize::from(from == Source::File);
+        let touches = &set.touches[tier][epochs];
         touches.fetch_add(pages / one_in as u64, Ordering::Relaxed);
     }
 
@@ -257,7 +259,7 @@ mod tests {
     }
 
     /// One in `.0` pages comes back after `.1` more have been stored, from `.2`; epochs of 100 pages.
-    fn used_so(comes_back: &[(usize, usize, From)]) -> Workingset {
+    fn used_so(comes_back: &[(usize, usize, Source)]) -> Workingset {
         let set = fresh(100);
         waits(&set, 10_000, 150_000);
         for &(one_in, after, from) in comes_back {
@@ -273,27 +275,27 @@ mod tests {
 
     #[test]
     fn touches_just_beyond_the_edge_want_a_larger_tier() {
-        assert_eq!(used_so(&[(2, 1050, From::File)]).trend(HELD, 50), Trend::Grow);
-        let out_of_reach = used_so(&[(2, 3000, From::File)]);
+        assert_eq!(used_so(&[(2, 1050, Source::File)]).trend(HELD, 50), Trend::Grow);
+        let out_of_reach = used_so(&[(2, 3000, Source::File)]);
         assert_eq!(out_of_reach.trend(HELD, 50), Trend::Stay);
     }
 
     /// A tier once grew on and on though it held all there was.
     #[test]
     fn a_tier_that_holds_everything_does_not_grow() {
-        let set = used_so(&[(2, 1050, From::Compressed)]);
+        let set = used_so(&[(2, 1050, Source::Compressed)]);
         assert_ne!(set.trend(HELD, 50), Trend::Grow);
     }
 
     #[test]
     fn touches_of_what_left_just_now_want_more_resident_pages() {
-        let set = used_so(&[(2, 0, From::Compressed)]);
+        let set = used_so(&[(2, 0, Source::Compressed)]);
         assert_eq!(set.trend(HELD, 50), Trend::Shrink);
     }
 
     #[test]
     fn a_tier_whose_edge_is_busy_keeps_its_size() {
-        let set = used_so(&[(8, 0, From::Compressed), (8, 990, From::Compressed)]);
+        let set = used_so(&[(8, 0, Source::Compressed), (8, 990, Source::Compressed)]);
         let edge = set.edge(1000, 100, set.remembered()).0;
         assert!((1000..1200).contains(&edge), "{edge}");
         let held = Held {
@@ -306,7 +308,7 @@ mod tests {
     #[test]
     fn survivors_make_the_edge_lie_farther() {
         let set = fresh(100);
-        run(&set, 1000, 2, 0, From::Compressed);
+        run(&set, 1000, 2, 0, Source::Compressed);
         assert_eq!(set.edge(100, 100, 1000), (100, 1000));
         assert_eq!(set.edge(150, 100, 1000), (200, 500));
         assert_eq!(set.edge(1 << 40, 100, 1000).0, 100 * DISTANCES as u64);
@@ -315,7 +317,7 @@ mod tests {
     #[test]
     fn half_is_forgotten() {
         let set = fresh(10);
-        run(&set, 100, 1, 0, From::Compressed);
+        run(&set, 100, 1, 0, Source::Compressed);
         set.forget_half();
         assert_eq!(
             (set.remembered(), set.touches[0][0].load(Ordering::Relaxed)),

@@ -1,8 +1,9 @@
 //! The zpool: where compressed objects sit.
 //!
 //! The data area is an array of zpages of 32 KiB. A zpage in use belongs to one size class and is cut into
-//! equal objects, as large as their number allows; an object begins with a header of four u32 words, of which word 0, the owner slot, is the
-//! zpool's (0 = free) and words 1 to 3 are the caller's. Each zpage has one descriptor word:
+//! equal objects, as large as their number allows; an object begins with a header of four u32 words, of which
+//! word 0, the owner slot, is the zpool's (0 = free) and words 1 to 3 are the caller's. Each zpage has one
+//! descriptor word:
 //!
 //! ```text
 //! 63            35 34            19 18        9 8        2 1   0
@@ -463,12 +464,9 @@ impl<'a> Zpool<'a> {
     /// back in order and for cleaning after a death.
     pub fn objects(&self, zpage: usize) -> impl Iterator<Item = (Handle, u32)> + use<'a> {
         let pool = *self;
-        let active = self
-            .desc(zpage)
-            .map(load)
-            .filter(|seen| seen.state() == State::Active);
-        let class = active.map_or(0, Desc::class);
-        (0..active.map_or(0, |_| class_objects(class))).filter_map(move |index| {
+        let active = self.active(zpage).map(|(class, _)| class);
+        let class = active.unwrap_or_default();
+        (0..active.map_or(0, class_objects)).filter_map(move |index| {
             let handle = Handle::new(class, zpage, index);
             let slot = pool.owner_slot(handle);
             (slot != 0).then_some((handle, slot))

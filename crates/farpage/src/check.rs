@@ -245,6 +245,9 @@ fn look_at_charges(pool: &Pool, look: &mut Look) {
 }
 
 fn is_gone(pool: &Pool, index: u16) -> bool {
+    if index == recount::SUPERVISOR {
+        return false;
+    }
     let entry = pool.processes().get(usize::from(index));
     entry.is_none_or(|entry| entry.state.load(Ordering::Acquire) == entry_state::FREE)
 }

@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
-use farpage_core::swap_table::{Backing, SwapTable};
+use farpage_core::swap_table::Backing;
 use farpage_core::zpool::{CLASSES, Handle, Zpool, class_objects};
 
 use crate::pool::Pool;
@@ -88,7 +88,7 @@ fn relocate(pool: &Pool, zpool: &Zpool<'_>, (handle, slot): (Handle, u32), to: u
     let Some(locked) = view.try_lock(slot / CLUSTER_SLOTS as u32, SUPERVISOR) else {
         return Outcome::Done;
     };
-    let table: SwapTable<'_> = pool.swap_table();
+    let table = pool.swap_table();
     let word = table.load(slot);
     let mut outcome = Outcome::Done;
     if word.backing() == Some(Backing::Compressed(handle)) {

@@ -8,14 +8,13 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::HEADER_BYTES;
 
 use crate::mm::{Context, Mm};
+use crate::reclaim::BLOCK;
 use crate::tiers;
 
 /// Beyond it compressing gains nothing.
 const WORTH_ALONE: usize = 4032;
 /// With a file to fall back on, a page must shrink by a quarter to be kept in RAM.
 const WORTH_BESIDE_FILE: usize = 3072;
-/// Pages that are expected to suit the same form.
-const NEIGHBOURS: u64 = 64;
 
 /// A page compressed into `context.out`.
 pub struct Compressed {
@@ -36,7 +35,8 @@ pub fn compress(mm: &Mm, page: u64, address: u64, context: &mut Context) -> Opti
     } else {
         WORTH_ALONE
     };
-    let neighbourhood = page / NEIGHBOURS;
+    // Pages of a window are expected to suit the same form.
+    let neighbourhood = page / BLOCK;
     let found = match mm.forms.next(neighbourhood) {
         Some(form) => compress_as(form, content, context).map(|length| (form, length)),
         None => {

@@ -12,7 +12,6 @@ use core::sync::atomic::Ordering;
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::{Counter, Source};
-use farpage_core::workingset::From;
 
 use crate::cow;
 use crate::huge;
@@ -91,23 +90,13 @@ fn touched(mm: &Mm, touch: Touch) -> Outcome {
             Some(Ok(source)) => {
                 let ns = sys::now_ns() - start;
                 mm.header().record_latency(source, ns);
-                note_refault(mm, seen, source, ns);
+                mm.header().workingset.refault(seen.stamp(), source, ns);
                 return Outcome::Done;
             }
             Some(Err(outcome)) => return outcome,
             None => {}
         }
     }
-}
-
-/// Tells the working set of a page that came back from a tier after `ns`.
-fn note_refault(mm: &Mm, seen: PageState, source: Source, ns: u64) {
-    let from = match source {
-        Source::Compressed => From::Compressed,
-        Source::File => From::File,
-        Source::Zero | Source::Cached => return,
-    };
-    mm.header().workingset.refault(seen.stamp(), from, ns);
 }
 
 /// `None`: the word changed under us, look again.

@@ -27,10 +27,8 @@ const SHARE_EVERY_NS: u64 = 100_000_000;
 /// Reading shares takes at most one part in so many of the time.
 const SHARE_COST: u64 = 50;
 
-/// Moving compressed pages together takes at most one part in so many of the time.
-const COMPACT_COST: u64 = 20;
-/// Counting again takes at most one part in so many of the time.
-const RECOUNT_COST: u64 = 20;
+/// Counting again takes at most one part in so many of the time, and so does moving compressed pages together.
+const JOB_COST: u64 = 20;
 /// A difference between what the tree and what its processes are charged is a dead one's after so many ticks.
 const DRIFT_TICKS: u32 = 8;
 
@@ -38,6 +36,7 @@ const DRIFT_TICKS: u32 = 8;
 const AHEAD_MANY: u64 = 64;
 /// Pages of the budget that are left for what is not counted yet, beside a 128th of it.
 const MARGIN: i64 = 64;
+
 /// What was found when a process's fair share of shared memory was last read, in pages.
 struct Share {
     /// Its share less what it was charged.
@@ -64,15 +63,30 @@ pub struct Ledger {
     /// By entry: of the life that was taken at the first, field 22 of /proc/PID/stat, so that a reused pid is not taken for it. Kept
     /// here: written into the entry it once came to the next process there, which was buried alive for being another.
     starts: Vec<(u64, u64)>,
-    /// When what a death left is next counted again, if anything is.
-    recount_ns: u64,
-    /// When compressed pages are next moved together, if that gains anything.
-    compact_ns: u64,
+    /// What a death left is counted again, if anything is.
+    recounts: Paced,
+    /// Compressed pages are moved together, if that gains anything.
+    compacts: Paced,
     /// Pages that the compressed tier held then.
     objects: usize,
     /// How often faults had made room themselves at the tick before, and how many pages had come ahead of their touch.
     demand: (u64, u64),
     share: TierShare,
+}
+
+/// A job that is done at a tick, unless it took so long lately that it would take more than its part of the time. Holds when it is
+/// next due.
+#[derive(Default)]
+struct Paced(u64);
+
+impl Paced {
+    fn run(&mut self, now: u64, job: impl FnOnce()) {
+        if now >= self.0 {
+            let start = sys::now_ns();
+            job();
+            self.0 = start + (sys::now_ns() - start) * JOB_COST;
+        }
+    }
 }
 
 /// What a process, or the tree, has beside managed pages.
@@ -113,8 +127,8 @@ impl Ledger {
             changed: false,
             drift: (0, 0),
             starts: vec![(0, 0); MAX_PROCESSES],
-            recount_ns: 0,
-            compact_ns: 0,
+            recounts: Paced::default(),
+            compacts: Paced::default(),
             objects: 0,
             demand: (0, 0),
             share: TierShare::default(),
@@ -177,16 +191,8 @@ impl Ledger {
                 beside.add(pages);
             }
         }
-        if now >= self.recount_ns {
-            let start = sys::now_ns();
-            recount::mend(&self.pool, self.pool_fd);
-            self.recount_ns = start + (sys::now_ns() - start) * RECOUNT_COST;
-        }
-        if now >= self.compact_ns {
-            let start = sys::now_ns();
-            self.objects = compact::run(&self.pool);
-            self.compact_ns = start + (sys::now_ns() - start) * COMPACT_COST;
-        }
+        self.recounts.run(now, || recount::mend(&self.pool, self.pool_fd));
+        self.compacts.run(now, || self.objects = compact::run(&self.pool));
         self.mend_charges();
         self.shares
             .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);

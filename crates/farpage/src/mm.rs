@@ -506,6 +506,8 @@ impl Drop for ContextGuard {
         // Pages are brought in through the first places.
         if self.split().1.taken.pages().len() > KEPT_PAGES {
             self.return_bounce();
+            // The next holder may bring nothing in.
+            self.split().1.taken.fill(core::iter::empty());
         }
         MM.contexts_free.fetch_or(1 << self.0, Ordering::SeqCst);
         if MM.contexts_awaited.load(Ordering::SeqCst) != 0 {

@@ -403,16 +403,19 @@ impl Pool {
 
     #[must_use]
     pub fn processes(&self) -> &'static [ProcEntry] {
-        let reached = u64::from(self.header().entries.load(Ordering::Acquire));
-        self.part(size_of::<Header>() as u64, reached.min(MAX_PROCESSES as u64))
+        let reached = self.header().entries.load(Ordering::Acquire) as usize;
+        &self.process_table()[..reached.min(MAX_PROCESSES)]
+    }
+
+    fn process_table(&self) -> &'static [ProcEntry] {
+        self.part(size_of::<Header>() as u64, MAX_PROCESSES as u64)
     }
 
     /// Every entry there may be, one by one, each counted among those reached before it is looked at. (Looking at all of them at
     /// every tick would fill their memory, a quarter of a MiB.)
     pub fn reach(&self) -> impl Iterator<Item = &'static ProcEntry> {
-        let all: &[ProcEntry] = self.part(size_of::<Header>() as u64, MAX_PROCESSES as u64);
         let reached = &self.header().entries;
-        (1..).zip(all).map(|(count, entry)| {
+        (1..).zip(self.process_table()).map(|(count, entry)| {
             reached.fetch_max(count, Ordering::AcqRel);
             entry
         })

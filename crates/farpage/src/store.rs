@@ -144,14 +144,14 @@ pub fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
     }
     let seen = mm.load(page);
     let table = mm.pool().swap_table();
-    let swapped = match backing {
-        Backing::Compressed(_) => PageState::stamped(slot, mm.header().workingset.stamp()),
-        _ => PageState::swapped(slot),
-    };
     let still = seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked();
     if still && mm.try_lock(page, seen) {
         kill_point!("store-locked");
         let locked = mm.load(page);
+        let swapped = match backing {
+            Backing::Compressed(_) => PageState::stamped(slot, mm.header().workingset.stamp()),
+            _ => PageState::swapped(slot),
+        };
         mm.word(page)
             .store(locked.replace(swapped).locked().raw(), Ordering::Release);
         kill_point!("store-worded");

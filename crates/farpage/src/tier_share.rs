@@ -1,7 +1,8 @@
 //! How much of a tree's RAM its compressed tier may take.
 //!
 //! A page of RAM for the tier holds two pages and makes room for none: it spares reads of the file, and makes more pages be
-//! decompressed. Which counts for more is the program's affair, so the share follows its refault distances (`farpage_core::workingset`, decision 0022).
+//! decompressed. Which counts for more is the program's affair, so the share follows its refault distances
+//! (`farpage_core::workingset`, decision 0022).
 
 use std::sync::atomic::Ordering;
 
@@ -58,7 +59,7 @@ impl TierShare {
         }
         let held = Held {
             stored: objects as u64,
-            ram: (used * ZPAGE_PAGES) as u64,
+            ram: header.zpool_pages() as u64,
         };
         let step = (limit * STEP / WHOLE).max(ZPAGE_PAGES);
         let by = match header.workingset.trend(held, step as u64) {

@@ -26,6 +26,7 @@ mod stride;
 mod swapoff;
 mod usemem;
 
+use std::io::{self, BufRead, Write};
 use std::time::Instant;
 
 use farpage_core::units::PAGE_SIZE;
@@ -142,6 +143,16 @@ impl Checks {
 /// Megabytes (10^6) per second.
 fn mb_per_s(pages: usize, seconds: f64) -> f64 {
     (pages * PAGE_SIZE) as f64 / 1e6 / seconds
+}
+
+/// Tells whoever started this process that a point is reached, and waits for a line from there.
+fn meet() -> Result<(), String> {
+    let gone = || "whoever started this program has gone".to_owned();
+    writeln!(io::stdout(), "ready").map_err(|_| gone())?;
+    match io::stdin().lock().read_line(&mut String::new()) {
+        Ok(1..) => Ok(()),
+        _ => Err(gone()),
+    }
 }
 
 #[cfg(test)]

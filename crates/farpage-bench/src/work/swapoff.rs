@@ -4,13 +4,11 @@
 //! Then the program waits until it is told to go on, and looks at every byte of what it kept. So the area goes back to RAM
 //! under the same limit on every side, and nobody needs a larger one.
 
-use std::io::{self, BufRead, Write};
-
 use farpage_core::units::PAGE_SIZE;
 use serde_json::{Value, json};
 
 use super::content::Content;
-use super::{Checks, Memory, WorkArgs};
+use super::{Checks, Memory, WorkArgs, meet};
 
 /// Of the RAM, what is kept: a part, less some bytes. The rest is for the program itself, for whoever swaps, and for what the
 /// reclaimers keep ready.
@@ -42,16 +40,6 @@ fn emptied(args: &WorkArgs, meet: impl FnOnce() -> Result<(), String>) -> Result
 fn kept_bytes(ram_bytes: u64) -> u64 {
     let part = (ram_bytes as f64 * KEPT_PART) as u64;
     part.saturating_sub(OWN_BYTES).max(PAGE_SIZE as u64)
-}
-
-/// Tells whoever started this process that a point is reached, and waits for a line from there.
-pub fn meet() -> Result<(), String> {
-    let gone = || "whoever started this program has gone".to_owned();
-    writeln!(io::stdout(), "ready").map_err(|_| gone())?;
-    match io::stdin().lock().read_line(&mut String::new()) {
-        Ok(1..) => Ok(()),
-        _ => Err(gone()),
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::{env, fs};
 use farpage_core::units::{PAGE_SIZE, parse_size};
 use serde_json::{Value, json};
 
-use super::{Checks, Memory, WorkArgs, swapoff};
+use super::{Checks, Memory, WorkArgs};
 
 /// Words between two that are compared: every page is looked at, not every word.
 const CHECK_STEP: usize = 509;
@@ -102,7 +102,7 @@ pub fn usemem(args: &WorkArgs) -> Result<Value, String> {
 
 /// Tells the parent that a point is reached and waits for its word.
 fn meet(wanted: bool) -> Result<(), String> {
-    if wanted { swapoff::meet() } else { Ok(()) }
+    if wanted { super::meet() } else { Ok(()) }
 }
 
 fn child(options: &Options) -> Result<Value, String> {
