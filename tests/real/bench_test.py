@@ -62,7 +62,7 @@ def kernel_sides():
 @test("bench-smoke", ("quick", "soak"))
 def bench_smoke(context):
     """A tiny run gives ratios; it, and runs that are ended in the middle of the kernel's side, leave nothing behind."""
-    sides, before = kernel_sides(), zrams()
+    sides, machine = kernel_sides(), Machine(context.directory)
     report = context.directory / "bench.json"
     words = ["fill", "random", *TINY, "--pairs", "1", "--against", ",".join(sides), "--dir", context.directory]
     got = context.plain([FARPAGE, "bench", *words, "--json", report], timeout_s=120)
@@ -80,10 +80,10 @@ def bench_smoke(context):
         killed = "killed by the kernel" in (ran["kernel"]["failure"] or "")
         ratios = [row["ratio"] and row["ratio"]["count"] for row in one["rows"]]
         check(ratios and set(ratios) == ({None} if killed else {1}), f"{name}: ratios {ratios}, {one['failures']}")
-    check(not ours(context.directory) and zrams() <= before, f"left after success: {ours(context.directory)} {zrams()}")
+    check(not machine.left(), f"left after success: {machine.left()}")
     for side in sides:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            ended_in_the_middle(context, side, number, before)
+            ended_in_the_middle(context, side, number, machine)
 
 
 def empties(directory):
@@ -98,7 +98,7 @@ def empties(directory):
     return False
 
 
-def ended_in_the_middle(context, side, number, before, name="seq"):
+def ended_in_the_middle(context, side, number, machine, name="seq"):
     """Ends a benchmark by a signal while the kernel swaps to what it made, or empties that."""
     running = start(context, name, *TINY, "--pairs", "1000", "--against", side)
     try:
@@ -107,16 +107,15 @@ def ended_in_the_middle(context, side, number, before, name="seq"):
         elif side == "kernel-file":
             until(lambda: str(context.directory) in Path("/proc/swaps").read_text(), "a swap file in use")
         else:
-            until(lambda: zrams() - before, "a zram device")
+            until(machine.zrams, "a zram device")
         running.send_signal(number)
         code = running.wait(60)
         if number == signal.SIGKILL:
             # The keeper learns of the death by the end of its input; nobody waits for it.
-            until(lambda: not ours(context.directory) and zrams() <= before, "undone after SIGKILL")
+            until(lambda: not machine.left(), "undone after SIGKILL")
         else:
             check(code == 128 + number, f"{side}: exit code {code} after signal {number}")
-        left = ours(context.directory)
-        check(not left and zrams() <= before, f"{side}: left after signal {number}: {left} {zrams()}")
+        check(not machine.left(), f"{side}: left after signal {number}: {machine.left()}")
     finally:
         running.kill()
         running.wait()
@@ -125,7 +124,7 @@ def ended_in_the_middle(context, side, number, before, name="seq"):
 @test("bench-swapoff", ("quick", "soak"))
 def bench_swapoff(context):
     """Both sides empty an area, in every order; a benchmark that is ended while the kernel does leaves nothing behind."""
-    sides, before = kernel_sides(), zrams()
+    sides, machine = kernel_sides(), Machine(context.directory)
     report = context.directory / "bench.json"
     words = ["swapoff", *TINY, "--pairs", "1", "--against", ",".join(sides), "--dir", context.directory, "--json", report]
     got = context.plain([FARPAGE, "bench", *words], timeout_s=120)
@@ -142,13 +141,13 @@ def bench_swapoff(context):
     large, small = ways["farpage"], ways["farpage vma uncounted"]
     check(large["pages_8_up"] > 10 and small["pages_1"] + small["pages_2"] > 1000, f"windows: {ways}")
     for number in (signal.SIGTERM, signal.SIGKILL):
-        ended_in_the_middle(context, "kernel-file", number, before, "swapoff")
+        ended_in_the_middle(context, "kernel-file", number, machine, "swapoff")
 
 
 @test("bench-huge", ("quick", "soak"))
 def bench_huge(context):
     """Huge pages leave and come back on every kind of swap; where they are switched off there are none."""
-    sides, report = kernel_sides(), context.directory / "bench.json"
+    sides, machine, report = kernel_sides(), Machine(context.directory), context.directory / "bench.json"
     words = ["huge", "--ram", "96M", "--size", "2", "--pairs", "1", "--against", ",".join(sides), "--dir", context.directory]
     got = context.plain([FARPAGE, "bench", *words, "--json", report], timeout_s=120)
     check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
@@ -165,7 +164,40 @@ def bench_huge(context):
                 check(figures["huge_before_kb"] == figures["thp_swpout"] == 0, f"{name}: {figures}")
             elif run["side"] == "farpage huge always" and kernel_gives():
                 check(figures["thp_swpout"] > 0 and figures["thp_swpin"] > 0, f"{name}: {figures}")
-    check(not ours(context.directory), f"left: {ours(context.directory)}")
+    check(not machine.left(), f"left: {machine.left()}")
+
+
+@test("bench-orphans", ("quick", "soak"))
+def bench_orphans(context):
+    """What a benchmark left that was killed with its keeper (cgroup, swap, file) is taken away by the next one.
+
+    An environment that was shut down in the middle of a benchmark left an empty cgroup, and every later test saw it."""
+    kernel_sides()
+    machine = Machine(context.directory)
+    running = start(context, "seq", *TINY, "--pairs", "1000", "--against", "kernel-file")
+    try:
+        until(lambda: swapped_kib(context.directory), "swapped pages")
+        for pid in [*keepers_of(running.pid), running.pid]:
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        running.kill()
+        running.wait()
+    until(machine.left, "what the dead keeper left")
+    got = context.plain([FARPAGE, "bench", "fill", *TINY, "--pairs", "1", "--dir", context.directory], timeout_s=120)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
+    check(not machine.left(), f"left: {machine.left()}; {got.err[-300:]}")
+
+
+def swapped_kib(directory):
+    """What the kernel has put into swap files in `directory`."""
+    areas = [line.split() for line in Path("/proc/swaps").read_text().splitlines() if str(directory) in line]
+    return sum(int(area[3]) for area in areas)
+
+
+def keepers_of(parent):
+    """The processes that undo what a benchmark made."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in children if b"bench-keep" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @test("bench-alone", ("user",))

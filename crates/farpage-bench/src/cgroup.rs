@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::keeper;
+
 /// Where a cgroup is going to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
@@ -52,7 +54,10 @@ fn own_path(text: &str, version: u8) -> &str {
 }
 
 /// The directory in which cgroups with a memory controller can be made.
-fn parent() -> Result<Directory, String> {
+///
+/// # Errors
+/// One line, where there is none.
+pub fn parent() -> Result<Directory, String> {
     let mut why = "no memory cgroup controller is mounted".to_owned();
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     for Mount { point, version } in mounts(&fs::read_to_string("/proc/self/mounts").unwrap_or_default()) {
@@ -105,7 +110,7 @@ pub fn new_directory() -> Result<Directory, String> {
     Ok(Directory {
         path: parent
             .path
-            .join(format!("farpage-bench-{}-{number}", process::id())),
+            .join(format!("{}{}-{number}", keeper::NAME, process::id())),
         version: parent.version,
     })
 }

@@ -60,7 +60,7 @@ const TRIAL_BYTES: u64 = 1 << 20;
 /// One line, if something can't be measured or written. All that was made is undone.
 pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8, String> {
     let machine = machine::machine(&config.directory);
-    let mut keeper = Keeper::start(&config.program)?;
+    let mut keeper = Keeper::start(&config.program, &config.directory)?;
     let able = abilities(&mut keeper, &config.directory);
     let plan = plan::plan(config, &able)?;
     let mut notes = plan.notes.clone();

@@ -106,7 +106,10 @@ pub enum Command {
     BenchWork(BenchWorkArgs),
     /// Keeps the swap and the cgroups that `bench` makes, and undoes them
     #[command(hide = true)]
-    BenchKeep,
+    BenchKeep {
+        /// Where swap files are made
+        directory: PathBuf,
+    },
     /// Runs a command of `bench` in a cgroup
     #[command(hide = true)]
     BenchEnter(BenchEnterArgs),

@@ -1,7 +1,7 @@
 //! `farpage bench` and its parts: the command line of `farpage_bench`.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use farpage_bench::{Against, Config, Subject, WorkArgs, Workload};
@@ -155,8 +155,8 @@ pub fn work(args: BenchWorkArgs) -> Result<u8, Failure> {
     }
 }
 
-pub fn keep() -> Result<u8, Failure> {
-    farpage_bench::keep().map_err(failed)
+pub fn keep(directory: &Path) -> Result<u8, Failure> {
+    farpage_bench::keep(directory).map_err(failed)
 }
 
 pub fn enter(args: &BenchEnterArgs) -> Result<u8, Failure> {

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(args),
         Command::Sim(args) => sim::sim(args),
         Command::BenchWork(args) => bench::work(args),
-        Command::BenchKeep => bench::keep(),
+        Command::BenchKeep { directory } => bench::keep(&directory),
         Command::BenchEnter(args) => bench::enter(&args),
     };
     match result {

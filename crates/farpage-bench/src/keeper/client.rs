@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::orphans::KEEPER;
+
 /// A running keeper.
 pub struct Keeper {
     child: Child,
@@ -28,19 +30,21 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts `program bench-keep` and takes SIGINT, SIGTERM and SIGHUP over: the keeper undoes all, then the process
+    /// Starts `program bench-keep`, which first undoes what others that were killed have left. `directory` is where
+    /// swap files are going to be. Takes SIGINT, SIGTERM and SIGHUP over: the keeper undoes all, then the process
     /// exits with 128 + the signal's number.
     ///
     /// # Errors
     /// One line.
-    pub fn start(program: &Path) -> Result<Self, String> {
+    pub fn start(program: &Path, directory: &Path) -> Result<Self, String> {
         let failed = |error| format!("cannot start the keeper of swap and cgroups: {error}");
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(failed)?;
         // Whoever ends all processes that carry some mark of his in their environment does not mean this one.
         let needed = ["PATH", "TMPDIR"].map(|name| (name, env::var_os(name)));
         let mut child = Command::new(program)
-            .arg("bench-keep")
+            .arg(KEEPER)
+            .arg(directory)
             .env_clear()
             .envs(
                 needed

@@ -90,7 +90,7 @@ fn answer(line: &str, things: &mut Vec<Vec<Undo>>, world: &mut impl World) -> Re
 }
 
 /// The last step first. One that fails does not keep the others from being tried.
-fn undo_all(steps: Vec<Undo>, world: &mut impl World) -> Vec<String> {
+pub fn undo_all(steps: Vec<Undo>, world: &mut impl World) -> Vec<String> {
     let back = steps.iter().rev();
     back.filter_map(|step| world.undo(step).err()).collect()
 }

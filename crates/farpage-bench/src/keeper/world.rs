@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use super::list::{Undo, World};
+use super::orphans;
 use crate::cgroup;
 
 /// Above any priority that swap gets by itself, so that ours is used first.
@@ -60,13 +61,7 @@ impl World for Machine {
                 }
                 _ => Ok(()),
             },
-            Undo::SwapOff(path) => {
-                if is_swap(path) {
-                    tool("swapoff", &[path.as_os_str().to_string_lossy().as_ref()])
-                } else {
-                    Ok(())
-                }
-            }
+            Undo::SwapOff(path) => swap_off(path),
             Undo::ZramRemove(number) => zram_remove(*number),
             Undo::RemoveCgroup(directory) => remove_cgroup(directory),
             Undo::KillGroup(group) => {
@@ -93,7 +88,7 @@ fn fresh_name(directory: &Path) -> PathBuf {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos());
-    directory.join(format!("farpage-bench-{}-{now}", process::id()))
+    directory.join(format!("{}{}-{now}", orphans::NAME, process::id()))
 }
 
 /// Runs a tool that a system directory may hold which is not in PATH.
@@ -126,9 +121,25 @@ fn use_as_swap(path: PathBuf, undo: &mut Vec<Undo>) -> Result<(), String> {
     let shown = path.display().to_string();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
         .map_err(|error| format!("{shown}: {error}"))?;
-    tool("mkswap", &[&shown])?;
+    tool("mkswap", &["--label", &orphans::label(process::id()), &shown])?;
     undo.push(Undo::SwapOff(path));
     tool("swapon", &["--priority", PRIORITY, &shown])
+}
+
+/// A swapoff that is at work already, of a keeper that was killed meanwhile, is waited for.
+fn swap_off(path: &Path) -> Result<(), String> {
+    let mut last = Ok(());
+    for _ in 0..TRIES {
+        if !is_swap(path) {
+            return Ok(());
+        }
+        last = tool("swapoff", &[path.as_os_str().to_string_lossy().as_ref()]);
+        if last.is_ok() {
+            break;
+        }
+        thread::sleep(TRY);
+    }
+    last
 }
 
 /// Whether the kernel swaps to it now.
