@@ -1,5 +1,6 @@
 /* Threads that are in a system call, or make one after another, while their process begins to be managed.
- * Usage: activate [MIB]; the block that is filled meanwhile, default 16 MiB: give several times the budget.
+ * Usage: activate [MIB [ring]]; the block that is filled meanwhile, default 16 MiB: give several times the budget. With "ring"
+ * an io_uring is made first, which the library does not see.
  *
  * Each waiter blocks in a call with a buffer on the heap (touched before or not) until the block has been filled and
  * verified: by then all that could leave RAM has left. Busy threads read and write, fork and spawn all the time. */
@@ -9,10 +10,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <spawn.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define LENGTH (8 * PAGE)
 
@@ -140,6 +144,62 @@ static void *births_main(void *argument)
 	return NULL;
 }
 
+static atomic_int settled;
+
+static void *maps_main(void *argument)
+{
+	(void)argument;
+	while (!settled && failures() == 0)
+		munmap(map_anon(64 * PAGE), 64 * PAGE);
+	return NULL;
+}
+
+/* Locks of a dormant process's books are held by other threads at many a fork, and in the child by nobody: it waited for ever. */
+static void dormant_forks(void)
+{
+	pthread_t mapping[2];
+	for (size_t i = 0; i < NELEM(mapping); i++)
+		CHECK_EQ("a thread", 0, pthread_create(&mapping[i], NULL, maps_main, NULL));
+	for (int i = 0; i < 200 && failures() == 0; i++) {
+		pid_t pid = fork();
+		if (pid == 0) {
+			fill(map_anon(64 * PAGE), 64 * PAGE, 4);
+			_exit(0);
+		}
+		end_of("a fork of a dormant process", pid, 0);
+	}
+	settled = 1;
+	for (size_t i = 0; i < NELEM(mapping); i++)
+		CHECK_EQ("the end of a thread", 0, pthread_join(mapping[i], NULL));
+}
+
+#define ADVISED (64 * PAGE)
+
+/* What a child gets of memory that was advised before its process became active: nothing of one part, all of the others. */
+static void inherits(char *advised)
+{
+	pid_t pid = fork();
+	if (pid == 0) {
+		size_t zeros = 0;
+		while (zeros < ADVISED && advised[ADVISED + zeros] == 0)
+			zeros++;
+		bool kept = first_bad(advised, ADVISED, 5) == SIZE_MAX && first_bad(advised + 2 * ADVISED, ADVISED, 7) == SIZE_MAX;
+		_exit(zeros == ADVISED && kept ? 0 : 1);
+	}
+	end_of("a fork after advice", pid, 0);
+	CHECK_FILL("advised memory of the parent", advised + ADVISED, ADVISED, 6);
+}
+
+/* As libraries do that bring their own system calls. */
+static long raw_io_uring_setup(void)
+{
+	static char parameters[120];
+	long result;
+	register long three asm("r10") = 0;
+	asm volatile("syscall" : "=a"(result) : "a"((long)SYS_io_uring_setup), "D"(4L), "S"(parameters), "d"(0L), "r"(three) : "rcx", "r11", "memory");
+	return result;
+}
+
 static struct waiter waiters[] = {
 	{.name = "read", .wait = wait_read},         {.name = "read, touched", .wait = wait_read, .touched = true},
 	{.name = "readv", .wait = wait_readv},       {.name = "recvmsg", .wait = wait_recvmsg},
@@ -152,6 +212,21 @@ int main(int argc, char **argv)
 	size_t len = (argc > 1 ? strtoul(argv[1], NULL, 10) : 16) * MIB;
 	pthread_t busy[3];
 	fill(message, LENGTH, 9);
+	if (argc > 2) {
+		CHECK("a ring of a library's", raw_io_uring_setup() >= 0);
+	} else {
+		CHECK_ERR("io_uring_setup", ENOSYS, syscall(SYS_io_uring_setup, 4, message));
+	}
+	dormant_forks();
+	char *advised = map_anon(3 * ADVISED);
+	for (int i = 0; i < 3; i++)
+		fill(advised + i * ADVISED, ADVISED, 5 + i);
+	char *locked = map_anon(ADVISED);
+	fill(locked, ADVISED, 8);
+	CHECK_OK("mlock", mlock(locked, ADVISED));
+	CHECK_OK("WIPEONFORK", madvise(advised + ADVISED, ADVISED, MADV_WIPEONFORK));
+	CHECK_OK("DONTFORK", madvise(advised + 2 * ADVISED, ADVISED, MADV_DONTFORK));
+	CHECK_OK("DOFORK", madvise(advised + 2 * ADVISED, ADVISED, MADV_DOFORK));
 	for (size_t i = 0; i < NELEM(waiters); i++) {
 		CHECK_OK("a socket", socketpair(AF_UNIX, SOCK_STREAM, 0, waiters[i].fds));
 		CHECK_EQ("a thread", 0, pthread_create(&waiters[i].thread, NULL, waiter_main, &waiters[i]));
@@ -162,8 +237,11 @@ int main(int argc, char **argv)
 		CHECK_EQ("a thread", 0, pthread_create(&busy[i], NULL, i ? busy_main : births_main, NULL));
 	usleep(100000);
 	char *block = map_anon(len);
+	fill(block + len / 2, len - len / 2, 1);
+	inherits(advised);
 	fill(block, len, 1);
 	CHECK_FILL("the block", block, len, 1);
+	inherits(advised);
 	for (size_t i = 0; i < NELEM(waiters); i++) {
 		CHECK_EQ("a message", LENGTH, (long)write(waiters[i].fds[1], message, LENGTH));
 		CHECK_EQ("the end of a thread", 0, pthread_join(waiters[i].thread, NULL));
@@ -172,6 +250,12 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < NELEM(busy); i++)
 		CHECK_EQ("the end of a thread", 0, pthread_join(busy[i], NULL));
 	CHECK_FILL("the block, again", block, len, 1);
+	unsigned char there[64] = {0};
+	CHECK_OK("mincore", mincore(locked, ADVISED, there));
+	for (size_t i = 0; i < NELEM(there) && argc < 3; i++)
+		CHECK_EQ("what was locked is in RAM", 1, there[i] & 1);
+	CHECK_OK("munlock", munlock(locked, ADVISED));
+	CHECK_FILL("what was locked", locked, ADVISED, 8);
 	if (failures() == 0)
 		say("ok activate\n");
 	return failures() ? 1 : 0;

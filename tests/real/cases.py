@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from common import BUILD, FARPAGE, NOBODY, Result, Skip, WORK, allowed_mib, check, limit_mib
+from common import BUILD, FARPAGE, NOBODY, TINY_FOR_MANY_MIB, TINY_MIB, Result, Skip, WORK, allowed_mib, check, limit_mib
 from proc import Job, Leftovers, Limits
 from programs import compile_java
 
@@ -55,6 +55,10 @@ def digest(directory, outputs, prefix):
                 total.update(part)
         total.update(b"/")
     return total.hexdigest()
+
+
+# A real program needs so many times its budget.
+TIMES = (3, 5)
 
 
 def truth(case):
@@ -107,13 +111,13 @@ def swapped_out(stats):
     return stats.get("pswpout", 0) + stats.get("zswpout", 0) + stats.get("swpout_zero", 0)
 
 
-def measure(result, job):
+def measure(result, job, tiny_mib=TINY_FOR_MANY_MIB):
     """The memory figures of a job, into the result, and the checks on them."""
     if job.sampler:
         result.anon_peak_mib = max(result.anon_peak_mib or 0, job.sampler.anon)
         result.shmem_peak_mib = max(result.shmem_peak_mib or 0, job.sampler.shmem)
         result.held_peak_mib = max(result.held_peak_mib or 0, job.sampler.held)
-        allowed = allowed_mib(result.budget_mib)
+        allowed = allowed_mib(result.budget_mib, tiny_mib)
         check(job.oom_kills() == 0, f"{job.oom_kills()} OOM kills in the cgroup")
         check(job.sampler.anon <= allowed, f"anonymous peak {job.sampler.anon:.1f} MiB, allowed {allowed:.1f}")
 
@@ -135,6 +139,9 @@ def run_case(case, delivery, as_user=False):
         prepare(case)
         known = truth(case)
         result.need_mib, result.plain_s = known["need_mib"], known["seconds"]
+        if case.must_swap and result.need_mib is not None:
+            times = result.need_mib / case.budget_mib
+            check(TIMES[0] <= times <= TIMES[1], f"it needs {times:.1f} times its budget, not {TIMES[0]} to {TIMES[1]}")
         _under_farpage(case, delivery, as_user, known, result)
     except Skip as skip:
         result.verdict, result.why = "SKIP", str(skip)
@@ -148,7 +155,7 @@ def _under_farpage(case, delivery, as_user, known, result):
     stats = directory / "stats.json"
     leftovers = Leftovers()
     argv = farpage_run(case.budget_mib, delivery, stats) + case.argv
-    limits = Limits(case.timeout_s, limit_mib(case.budget_mib), as_user)
+    limits = Limits(case.timeout_s, limit_mib(case.budget_mib, TINY_MIB), as_user)
     with Job(argv, limits, directory, env=case.env) as job:
         code = job.wait()
         result.farpage_s = job.seconds
@@ -159,7 +166,7 @@ def _under_farpage(case, delivery, as_user, known, result):
         check(code == known["code"], f"exit code {code} for {known['code']}{ooms}: {tail(job.err)}")
         check_nothing_left(job, leftovers)
         check(digest(directory, case.outputs, "run") == known["digest"], "another output than without farpage")
-        measure(result, job)
+        measure(result, job, TINY_MIB)
     if case.must_swap:
         check(swapped_out(read_stats(stats)) > 0, "nothing was swapped out: the program fits in its budget")
     shutil.rmtree(directory, ignore_errors=True)

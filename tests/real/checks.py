@@ -126,6 +126,23 @@ def interrupt(context):
         code = job.wait()
         check(code == 7, f"exit code {code}, expected the program's own 7")
         check("caught" in job.out.read_text(), "the program did not see the signal")
+    with context.start(64, ["sh", "-c", script]) as job:
+        wait_for_text(job, "ready")
+        job.process.send_signal(signal.SIGINT)
+        check(job.wait() == 7, "a signal to farpage alone did not reach the program")
+
+
+@test("signal-state", ALL)
+def signal_state(context):
+    """Signals that are ignored or blocked when farpage starts are so in the program: services begin with SIGPIPE ignored."""
+    set_up = (
+        "import os, signal, sys; signal.signal(signal.SIGPIPE, signal.SIG_IGN); signal.signal(signal.SIGUSR1, signal.SIG_IGN);"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2]); os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    look = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]
+    wanted = context.plain(["python3", "-c", set_up, *look]).out
+    got = context.plain(["python3", "-c", set_up, *run_words("-q", "--ram", "64M"), *look]).out
+    check(got == wanted and wanted, f"{got!r}, without farpage {wanted!r}")
 
 
 def wait_for_text(job, text, seconds=15):

@@ -52,25 +52,24 @@ def python_cases(scale):
 
 def text_cases(scale):
     lines = INPUTS / f"lines-{120 * scale}.txt"
-    short = INPUTS / "lines-2.txt"
+    short = INPUTS / "lines-3.txt"
     generate = ["python3", WORK / "gen_lines.py"]
     stages = [
-        f"seq 1 {1200000 * scale}",
-        "awk '{k=($1*7919)%600011; c[k]++; print k, k%97} END {n=0; for (x in c) n++; print \"keys\", n}'",
-        f"sort -S {200 * scale}M --parallel=2",
+        f"tr a-y b-z <{lines}",
+        f"sort -S {600 * scale}M --parallel=2",
         "uniq -c",
-        "awk '{s=(s*31+$1*$2)%1000003; n++} END {print n, s}'",
+        "awk '{c[$1 % 7]++; s=(s*31+length($2))%1000003; n++} END {for (i=0; i<7; i++) print i, c[i]; print n, s}'",
     ]
     plain = {"LC_ALL": "C"}
     sort = ["sort", "--parallel=2", "-S", f"{600 * scale}M", lines, "-o", "sorted.txt"]
     # Its match finder touches a page at random for every byte: one size, since time grows with its square.
-    xz = ["xz", "-9", "-T2", "--block-size=1MiB", "-c", short]
-    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 2]
+    xz = ["xz", "-9", "-T2", "--block-size=1536KiB", "-c", short]
+    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 3]
     pipeline = ["sh", "-c", " | ".join(stages)]
     return [
-        Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain),
-        Case("xz-9", 8, xz, ("xz",), make_short, short, timeout_s=1800, quick=False),
-        Case("pipeline", 64 * scale, pipeline, ("seq", "awk", "sort", "uniq"), env=plain, as_user=True),
+        Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain, as_user=True),
+        Case("xz-9", 10, xz, ("xz",), make_short, short, timeout_s=1800, quick=False),
+        Case("pipeline", 80 * scale, pipeline, ("tr", "awk", "sort", "uniq"), make_lines, lines, env=plain, as_user=True),
     ]
 
 
@@ -91,7 +90,7 @@ def language_cases(scale):
     return [
         Case("sqlite3", 16 * scale, sqlite, ("sqlite3",), write_sql, script),
         Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
-        Case("perl", 20 * scale, perl, ("perl",), env=seed, timeout_s=900, quick=False),
+        Case("perl", 16 * scale, perl, ("perl",), env=seed, timeout_s=900, quick=False),
         Case("node", 112 * scale, node, ("node",), timeout_s=300),
         Case("java", 144 * scale, [*java, 300 * scale], ("java", "javac"), timeout_s=300),
     ]

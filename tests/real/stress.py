@@ -15,7 +15,7 @@ from semantics import failures, program
 
 # budget MiB, threads, processes, timer signals per second
 QUICK_SHAPES = ((8, 1, 1, 0), (32, 8, 1, 200), (32, 2, 4, 0), (96, 32, 1, 0), (96, 8, 4, 200))
-QUICK_SECONDS = 4  # each, after it has filled its memory
+QUICK_SECONDS = 16  # each, after it has filled its memory; with the other stress tests two minutes
 SOAK_SHAPES = tuple(
     (budget, threads, procs, hertz)
     for (budget, threads, procs), hertz in zip(

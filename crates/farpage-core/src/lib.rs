@@ -51,6 +51,7 @@ extern crate self as farpage_core;
 
 pub mod bit_tree;
 pub mod cluster;
+pub mod compact;
 pub mod devices;
 pub mod fifo;
 pub mod huge;

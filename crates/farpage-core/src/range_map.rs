@@ -160,6 +160,11 @@ impl<'a> RangeMap<'a> {
         self.splice(from, to, [Range { start, end }, Range::EMPTY])
     }
 
+    /// Removes all, whatever state an interrupted change has left.
+    pub const fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Removes the pages `[start, end)`, splitting a range that reaches beyond both; nothing for an empty
     /// range.
     ///

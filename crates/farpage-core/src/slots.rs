@@ -596,12 +596,12 @@ pub use locked::Locked;
 
 #[cfg(test)]
 #[path = "../tests/models/slots_memory.rs"]
-mod fixture;
+pub(crate) mod fixture;
 #[cfg(all(test, not(loom)))]
 mod fragmented;
 #[cfg(all(test, not(loom)))]
 mod mixed;
 #[cfg(all(test, loom))]
-mod models;
+pub(crate) mod models;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -45,11 +45,14 @@ use crate::swap_table::Impossible;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes in a zpage.
-pub const ZPAGE_BYTES: usize = 32768;
+pub const ZPAGE_BYTES: usize = if cfg!(all(test, loom)) { 64 } else { 32768 };
 /// Bytes of the header at the front of every object.
 pub const HEADER_BYTES: usize = 16;
 /// Objects in a zpage, by size class. The steps are small where compressed pages mostly are: half of a step is what an object
 /// wastes, and every class in use what its last zpage lacks.
+#[cfg(all(test, loom))]
+const OBJECTS: [u16; 1] = [2];
+#[cfg(not(all(test, loom)))]
 const OBJECTS: [u16; 28] = [
     256, 192, 128, 96, 80, 64, 56, 48, 42, 36, 32, 28, 25, 23, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,
     10, 9, 8,
@@ -201,10 +204,10 @@ pub struct ZpoolHints {
     free: AtomicU32,
 }
 
-#[cfg(not(all(test, loom)))]
 impl ZpoolHints {
     /// All zero.
     #[must_use]
+    #[cfg(not(all(test, loom)))]
     pub const fn new() -> Self {
         Self {
             last: [const { AtomicU32::new(0) }; CLASSES],
@@ -212,9 +215,19 @@ impl ZpoolHints {
             free: AtomicU32::new(0),
         }
     }
+
+    /// All zero. The model checker's atomics are not made at compile time.
+    #[must_use]
+    #[cfg(all(test, loom))]
+    pub fn new() -> Self {
+        Self {
+            last: core::array::from_fn(|_| AtomicU32::new(0)),
+            scan: core::array::from_fn(|_| AtomicU32::new(0)),
+            free: AtomicU32::new(0),
+        }
+    }
 }
 
-#[cfg(not(all(test, loom)))]
 impl Default for ZpoolHints {
     fn default() -> Self {
         Self::new()

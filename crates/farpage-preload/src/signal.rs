@@ -2,7 +2,9 @@
 
 use core::ffi::{c_int, c_void};
 
-use farpage::mm::mm;
+use core::sync::atomic::Ordering;
+
+use farpage::mm::{Mm, mm, mode};
 use farpage::pool::flag;
 use farpage::sigmask;
 use farpage::signals::{self, Action};
@@ -301,7 +303,12 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
     if nr == libc::SYS_rt_sigprocmask && d == 8 {
         return result(raw_sigmask(a as c_int, b as *const u64, c as *mut u64));
     }
-    if !mm().is_active() {
+    let mm = mm();
+    // From the start: a ring that is made while dormant would go on when the filter stands.
+    if nr == libc::SYS_io_uring_setup && refuses_rings(mm) {
+        return result(-i64::from(libc::ENOSYS));
+    }
+    if !mm.is_active() {
         // SAFETY: the caller's call.
         return result(unsafe { farpage::sys::raw(nr, args) });
     }
@@ -315,11 +322,12 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         }
         libc::SYS_rt_sigaction => result(trap::on_sigaction(args)),
         libc::SYS_clone3 => result(-i64::from(libc::ENOSYS)),
-        libc::SYS_io_uring_setup if !mm().header().has(flag::ALLOW_IO_URING) => {
-            result(-i64::from(libc::ENOSYS))
-        }
         _ => result(trap::perform(nr, args)),
     }
+}
+
+fn refuses_rings(mm: &Mm) -> bool {
+    mm.mode.load(Ordering::Relaxed) != mode::OFF && !mm.header().has(flag::ALLOW_IO_URING)
 }
 
 /// rt_sigprocmask by number: our signals are only believed blocked here too.

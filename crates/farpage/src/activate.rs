@@ -12,10 +12,12 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 
+use crate::advice;
 use crate::births;
 use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
 use crate::pool::flag;
+use crate::proc_dirs::has_io_uring;
 use crate::sys::{self, Errno};
 use crate::{signals, thread, tier_files, trap, uffd};
 
@@ -67,11 +69,16 @@ fn activate_alone() -> bool {
     let Some(_closed) = births::close() else {
         return false;
     };
+    if has_unfollowed_ring(mm) {
+        switch_off(mm);
+        sys::complain(&[
+            "farpage: this process runs without a memory budget: it made an io_uring before its memory was managed; ",
+            "run it with --eager, which refuses io_uring from the start",
+        ]);
+        return false;
+    }
     if let Err(step) = run_steps(mm) {
-        mm.mode.store(mode::OFF, Ordering::Release);
-        in_flight::forget();
-        // It swaps nothing, so nobody waits for it to open what is added to the tree.
-        mm.entry().area_epoch.store(u32::MAX, Ordering::Release);
+        switch_off(mm);
         let code = sys::Num::new(step.1.0 as u64, 10);
         sys::complain(&[
             "farpage: this process runs without a memory budget: ",
@@ -83,6 +90,22 @@ fn activate_alone() -> bool {
         return false;
     }
     true
+}
+
+/// Whether the kernel may use memory for a ring behind our back. It waits for pages where a thread delivers them, and the user
+/// may have said that these buffers need no care.
+fn has_unfollowed_ring(mm: &Mm) -> bool {
+    let followed = mm.header().has(flag::ALLOW_IO_URING) || mm.header().has(flag::THREAD_DELIVERY);
+    // Where /proc can't be read one of the steps says so.
+    !followed && has_io_uring().unwrap_or(false)
+}
+
+/// It stays the kernel's.
+fn switch_off(mm: &Mm) {
+    mm.mode.store(mode::OFF, Ordering::Release);
+    in_flight::forget();
+    // It swaps nothing, so nobody waits for it to open what is added to the tree.
+    mm.entry().area_epoch.store(u32::MAX, Ordering::Release);
 }
 
 type Step = (&'static str, Errno);
@@ -100,6 +123,7 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     register_all(mm).map_err(|e| ("registering memory", e))?;
     kill_point!("activate-registered");
     adopt_present(mm, None).map_err(|e| ("reading /proc/self/pagemap", e))?;
+    advice::adopt(mm).map_err(|e| ("reading /proc/self/smaps", e))?;
     in_flight::pin(mm);
     kill_point!("activate-adopted");
     mm.mode.store(mode::ACTIVE, Ordering::Release);

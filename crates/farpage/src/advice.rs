@@ -10,9 +10,10 @@ use farpage_core::page_state::Kind;
 
 use crate::fault;
 use crate::in_flight;
+use crate::maps::each_said;
 use crate::mem::{discard, managed_pages};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode};
-use crate::sys;
+use crate::sys::{self, Errno};
 
 /// MADV_GUARD_INSTALL, MADV_GUARD_REMOVE.
 const GUARDS: [i32; 2] = [102, 103];
@@ -78,6 +79,22 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         _ if GUARDS.contains(&advice) => EINVAL,
         _ => kernel(addr, len),
     }
+}
+
+/// Notes, while the process becomes active, what it said before about its children and about what must stay in RAM: the
+/// kernel knows.
+pub fn adopt(mm: &Mm) -> Result<(), Errno> {
+    each_said(|mapping, said| {
+        let Some((lo, hi)) = managed_pages(mapping.start, mapping.end - mapping.start) else {
+            return;
+        };
+        if said.not_inherited {
+            crate::fork::inherit_advice(lo, hi, false);
+        }
+        if said.locked {
+            crate::residency::adopt_lock(mm, lo, hi);
+        }
+    })
 }
 
 /// Notes what the program says about huge pages, before it is active too.

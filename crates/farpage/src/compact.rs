@@ -1,17 +1,13 @@
 //! Compaction of the zpool, by the supervisor.
 //!
 //! Pages come back in any order, so after a while every zpage is half empty, and the compressed tier takes twice the RAM it needs.
-//! Of each size class the emptiest zpages give their objects to the fullest ones.
-//!
-//! One object, with what is locked in brackets: 1. lock the cluster of its slot, so that nobody is given the slot: its word
-//! can't be that of a later life [cluster]; 2. the word names the object [cluster]; 3. copy it [cluster]; 4. exchange the
-//! word from the old object to the new one, and free the one that no word names then [cluster]. Who reads the slot meanwhile
-//! finds the word changed, and reads again. Nothing waits: a cluster that somebody works on is left for the next turn.
+//! Of each size class the emptiest zpages give their objects to the fullest ones ([`relocate`] says how one is moved). Who reads
+//! the slot meanwhile finds the word changed, and reads again. Nothing waits: a cluster that somebody works on is left for the
+//! next turn.
 
 use std::sync::atomic::Ordering;
 
-use farpage_core::cluster::CLUSTER_SLOTS;
-use farpage_core::swap_table::Backing;
+use farpage_core::compact::{Relocation, relocate};
 use farpage_core::zpool::{CLASSES, Handle, Zpool, class_objects};
 
 use crate::pool::Pool;
@@ -61,49 +57,24 @@ fn gather(pool: &Pool, zpool: &Zpool<'_>, zpages: &[Roomy], surplus: usize, left
     let surplus = surplus.min(zpages.len());
     let (from, to) = zpages.split_at(surplus);
     let mut to = to.iter().rev().map(|(_, zpage)| *zpage).peekable();
-    for (handle, slot) in from.iter().flat_map(|(_, zpage)| zpool.objects(*zpage)) {
+    for object in from.iter().flat_map(|(_, zpage)| zpool.objects(*zpage)) {
         if *left == 0 {
             return;
         }
         *left -= 1;
         while let Some(zpage) = to.peek()
-            && relocate(pool, zpool, (handle, slot), *zpage) == Outcome::Full
+            && move_one(pool, zpool, object, *zpage) == Relocation::Full
         {
             to.next();
         }
     }
 }
 
-#[derive(PartialEq, Eq)]
-enum Outcome {
-    /// It has moved, or is not there any more, or is somebody's now.
-    Done,
-    /// The zpage had no room.
-    Full,
-}
-
 /// Moves one object to zpage `to`.
-fn relocate(pool: &Pool, zpool: &Zpool<'_>, (handle, slot): (Handle, u32), to: usize) -> Outcome {
+fn move_one(pool: &Pool, zpool: &Zpool<'_>, object: (Handle, u32), to: usize) -> Relocation {
     let view = pool.slots();
-    let Some(locked) = view.try_lock(slot / CLUSTER_SLOTS as u32, SUPERVISOR) else {
-        return Outcome::Done;
-    };
-    let table = pool.swap_table();
-    let word = table.load(slot);
-    let mut outcome = Outcome::Done;
-    if word.backing() == Some(Backing::Compressed(handle)) {
-        if let Some(new) = zpool.copy_to(handle, slot, to) {
-            let lost = if table.relocated(slot, word, new) {
-                handle
-            } else {
-                new
-            };
-            tiers::free_object(pool, lost, SUPERVISOR);
-        } else {
-            outcome = Outcome::Full;
-        }
-    }
-    view.unlock_unchanged(locked);
+    let free = |lost| tiers::free_object(pool, lost, SUPERVISOR);
+    let outcome = relocate((&view, pool.swap_table()), zpool, object, to, SUPERVISOR, free);
     tiers::count_locks(pool, &view);
     outcome
 }

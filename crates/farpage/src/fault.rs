@@ -347,6 +347,11 @@ pub fn set_pins(mm: &Mm, page: u64, pins: u16) {
     change_pins(mm, page, |_| pins);
 }
 
+/// A pin on a page of a process that is becoming active and has not swapped anything yet: it is there.
+pub fn pin_adopted(mm: &Mm, page: u64) {
+    change_pins(mm, page, |pins| pins.saturating_add(1));
+}
+
 /// Undoes one [`pin`]. A count at its maximum stays there: the page stays resident for good.
 pub fn unpin(mm: &Mm, page: u64) {
     change_pins(mm, page, |pins| {

@@ -16,23 +16,22 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
-use farpage_core::range_map::{Range, RangeMap};
 use farpage_core::stats::Counter;
 
 use crate::births;
 use crate::cleanup;
 use crate::cow;
 use crate::dispatch::Dispatched;
-use crate::gate::Spin;
 use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
+use crate::range_set::RangeSet;
+use crate::residency;
 use crate::sys::{self, Errno};
 use crate::{activate, in_flight, mem, swapoff, thread, tier_files, tiers};
 
-const NOT_INHERITED_MAX: usize = 4096;
-/// Ranges under MADV_DONTFORK or MADV_WIPEONFORK, in pages: a child starts without their content.
-static NOT_INHERITED: Spin<Option<RangeMap<'static>>> = Spin::new(None);
+/// Pages under MADV_DONTFORK or MADV_WIPEONFORK: a child starts without their content.
+pub static NOT_INHERITED: RangeSet = RangeSet::new();
 
 /// Runs `libc_call`, which may fork, with this thread's system calls dispatched to [`on_dispatch`].
 pub fn window(libc_call: &mut dyn FnMut() -> i64) -> i64 {
@@ -86,7 +85,12 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     }
     kill_point!("fork-ready");
     // Held across the clone, so that the child finds no lock held by a thread it does not have.
-    let locks = (mm.maps.lock(), NOT_INHERITED.lock(), huge_advice::hold());
+    let locks = (
+        mm.maps.lock(),
+        NOT_INHERITED.hold(),
+        residency::LOCKED.hold(),
+        huge_advice::hold(),
+    );
     // The child runs on a copy of this very stack, whatever stack was asked for (see on_dispatch).
     // SAFETY: a clone without CLONE_VM; the pointers are libc's own.
     let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
@@ -221,6 +225,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     in_flight::forget();
     mm.has_debtors.store(0, Ordering::Relaxed);
     drop_not_inherited(mm);
+    residency::forget_locks();
     if mm.header().has(flag::THREAD_DELIVERY) {
         thread::start_delivery()?;
     }
@@ -230,60 +235,20 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
 
 /// Notes MADV_DONTFORK and WIPEONFORK (`inherit` false), or their opposites.
 pub fn inherit_advice(lo: u64, hi: u64, inherit: bool) {
-    let mask = sys::block_signals();
-    {
-        let mut ranges = NOT_INHERITED.lock();
-        if ranges.is_none()
-            && let Ok(memory) = sys::engine_memory((NOT_INHERITED_MAX * size_of::<Range>()) as u64)
-        {
-            // SAFETY: fresh zeroed memory of that size, never given back.
-            let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, NOT_INHERITED_MAX) };
-            *ranges = Some(RangeMap::new(entries));
+    let _ = NOT_INHERITED.with(|ranges| {
+        if inherit {
+            ranges.remove(lo, hi)
+        } else {
+            ranges.insert(lo, hi)
         }
-        if let Some(ranges) = ranges.as_mut() {
-            let _ = if inherit {
-                ranges.remove(lo, hi)
-            } else {
-                ranges.insert(lo, hi)
-            };
-        }
-    }
-    sys::set_mask(mask);
-}
-
-/// Pages `lo..hi` are unmapped: what comes there later is inherited.
-pub fn forget_advice(lo: u64, hi: u64) {
-    if let Some(ranges) = NOT_INHERITED.lock().as_mut() {
-        let _ = ranges.remove(lo, hi);
-    }
-}
-
-/// The mapping at `lo..hi` moves to `to`, and its advice with it.
-pub fn move_advice(lo: u64, hi: u64, to: u64) {
-    let mut ranges = NOT_INHERITED.lock();
-    let Some(ranges) = ranges.as_mut() else { return };
-    let _ = ranges.remove(to, to + (hi - lo));
-    let mut at = lo;
-    while let Some((start, end)) = next_within(ranges, at, hi) {
-        let _ = ranges.insert(to + (start - lo), to + (end - lo));
-        at = end;
-    }
-    let _ = ranges.remove(lo, hi);
-}
-
-/// The first part of the set in `at..hi`.
-fn next_within(ranges: &RangeMap<'_>, at: u64, hi: u64) -> Option<(u64, u64)> {
-    ranges
-        .iter()
-        .map(|range| (range.start.max(at), range.end.min(hi)))
-        .find(|(start, end)| start < end)
+    });
 }
 
 /// In the child: content under WIPEONFORK and DONTFORK is gone.
 fn drop_not_inherited(mm: &Mm) {
-    if let Some(ranges) = NOT_INHERITED.lock().as_ref() {
+    let _ = NOT_INHERITED.with_used(|ranges| {
         ranges
             .iter()
             .for_each(|range| mem::forget_content(mm, range.start, range.end));
-    }
+    });
 }

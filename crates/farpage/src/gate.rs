@@ -160,6 +160,12 @@ impl<T> Spin<T> {
         free.then(|| SpinGuard(self))
     }
 
+    /// In a forked child, whose one thread holds no lock: lets go for a thread that is not here. True if one held it: the
+    /// value may be half changed.
+    pub fn abandon(&self) -> bool {
+        self.held.swap(0, Ordering::AcqRel) != 0
+    }
+
     /// Spins a little, then sleeps in short naps: the holder may have lost its CPU.
     pub fn lock(&self) -> SpinGuard<'_, T> {
         let mut turns = 0;

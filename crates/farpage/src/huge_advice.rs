@@ -39,6 +39,19 @@ pub fn hold() -> SpinGuard<'static, Noted> {
     NOTED.lock()
 }
 
+/// In a child forked while dormant, where another thread of the parent may have held the lock: half a change is forgotten with
+/// the rest.
+pub fn abandon_lock() {
+    if NOTED.abandon() {
+        NOTED
+            .lock()
+            .both()
+            .into_iter()
+            .flatten()
+            .for_each(RangeMap::clear);
+    }
+}
+
 /// Pages `lo..hi` are to be huge, or (`wanted` false) not.
 pub fn note(lo: u64, hi: u64, wanted: bool) {
     let mask = sys::block_signals();

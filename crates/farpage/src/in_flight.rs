@@ -20,6 +20,7 @@ use crate::fault;
 use crate::gate::Spin;
 use crate::mm::{Mm, PAGE, address};
 use crate::pool::flag;
+use crate::proc_dirs::each_entry;
 use crate::sentinel;
 use crate::sys::{self, Errno, Num};
 use crate::syscalls;
@@ -355,37 +356,6 @@ fn each_thread(mut f: impl FnMut(i32)) -> Result<(), Errno> {
     });
     sys::close(fd);
     result
-}
-
-/// Calls `f` with the names in a directory.
-fn each_entry(fd: i32, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
-    const LENGTH_AT: usize = 16;
-    const NAME_AT: usize = 19;
-    let mut buffer = [0u8; 2048];
-    loop {
-        let args = [
-            fd as u64,
-            buffer.as_mut_ptr() as u64,
-            buffer.len() as u64,
-            0,
-            0,
-            0,
-        ];
-        // SAFETY: a buffer of ours.
-        let got = unsafe { sys::call(libc::SYS_getdents64, args)? } as usize;
-        if got == 0 {
-            return Ok(());
-        }
-        let mut rest = &buffer[..got];
-        while let Some(length) = rest.get(LENGTH_AT..LENGTH_AT + 2) {
-            let length = usize::from(u16::from_ne_bytes([length[0], length[1]]));
-            let Some(name) = rest.get(NAME_AT..length) else {
-                break;
-            };
-            f(name.split(|byte| *byte == 0).next().unwrap_or_default());
-            rest = &rest[length..];
-        }
-    }
 }
 
 /// What a thread does. One that can't be looked at counts as running.

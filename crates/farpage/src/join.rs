@@ -10,9 +10,13 @@ use farpage_core::kill_point;
 use crate::births;
 use crate::cleanup;
 use crate::fork;
-use crate::mm::{self, fd, mode};
+use crate::huge_advice;
+use crate::maps::each_mapping;
+use crate::mem::managed_pages;
+use crate::mm::{self, Mm, fd, mode};
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state, flag};
-use crate::{activate, sentinel, sys};
+use crate::sys::{self, Errno};
+use crate::{activate, sentinel};
 
 /// Names the pool's descriptor in the environment of every process of the tree.
 pub const ENV_POOL: &CStr = c"FARPAGE_POOL_FD";
@@ -118,7 +122,31 @@ pub fn rejoin_after_dormant_fork() {
     mm.gate.open();
     births::forget();
     sentinel::forget();
+    abandon_locks(mm);
     let pool = mm.pool();
     let index = own_entry(pool, mm.fd(fd::POOL)).unwrap_or(MAX_PROCESSES);
     mm.index.store(index as u32, Ordering::Relaxed);
+}
+
+/// In a child forked while dormant: another thread of the parent may have been changing the books of what is mapped, and held
+/// their lock. The child has none of what was on the way, so the kernel's list is the truth.
+fn abandon_locks(mm: &Mm) {
+    huge_advice::abandon_lock();
+    if !mm.maps.abandon() {
+        return;
+    }
+    let mut maps = mm.maps.lock();
+    let Some(maps) = maps.as_mut() else { return };
+    maps.clear();
+    let read = each_mapping(|mapping| {
+        managed_pages(mapping.start, mapping.end - mapping.start).map_or(Ok(()), |(lo, hi)| {
+            maps.insert(lo, hi).map_err(|_| Errno(libc::ENOMEM))
+        })
+    });
+    if read.is_err() {
+        sys::die(&[
+            "farpage: a forked child could not read /proc/self/maps (too many open files?); ",
+            "the child was stopped so that it uses no wrong data",
+        ]);
+    }
 }

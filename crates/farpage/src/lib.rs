@@ -32,6 +32,7 @@ pub mod huge_advice;
 pub mod huge_out;
 pub mod huge_places;
 mod in_flight;
+mod inherited;
 pub mod join;
 #[cfg(feature = "kill-points")]
 pub mod kill;
@@ -41,7 +42,9 @@ pub mod mem;
 pub mod mm;
 pub mod pool;
 pub mod prefetch;
+mod proc_dirs;
 pub mod queue;
+mod range_set;
 pub mod readahead;
 pub mod reclaim;
 mod reclaim_calls;

@@ -1,8 +1,10 @@
-//! /proc/self/maps without allocation, for the rare moments when only the kernel knows.
+//! /proc/self/maps and smaps without allocation, for the rare moments when only the kernel knows.
 //!
 //! # Safety
 //! Reads a file into a buffer on the stack.
 #![allow(unsafe_code)]
+
+use core::ffi::CStr;
 
 use crate::sys::{self, Errno};
 
@@ -16,13 +18,49 @@ pub struct Mapping {
 
 /// Calls `f` for every mapping, in order of address.
 pub fn each_mapping(mut f: impl FnMut(Mapping) -> Result<(), Errno>) -> Result<(), Errno> {
-    let fd = sys::open(c"/proc/self/maps", libc::O_RDONLY)?;
-    let result = read_lines(fd, &mut f);
+    each_line(c"/proc/self/maps", &mut |line| parse(line).map_or(Ok(()), &mut f))
+}
+
+/// What the program has said about a mapping by madvise and mlock, as the kernel remembers it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// A forked child does not get it, or gets it empty.
+    pub not_inherited: bool,
+    pub locked: bool,
+}
+
+/// Calls `f` for every mapping about which something was said.
+pub fn each_said(mut f: impl FnMut(Mapping, Said)) -> Result<(), Errno> {
+    let mut last = None;
+    each_line(c"/proc/self/smaps", &mut |line| {
+        last = parse(line).or(last);
+        let said = flags(line);
+        if let Some(mapping) = last.filter(|_| said != Said::default()) {
+            f(mapping, said);
+        }
+        Ok(())
+    })
+}
+
+/// `VmFlags: rd wr mr mw me dc wf`: "dc", do not copy; "wf", wipe on fork; "lo", locked. Source: proc_pid_smaps(5).
+fn flags(line: &[u8]) -> Said {
+    let flags = line.strip_prefix(b"VmFlags:").unwrap_or_default();
+    let has = |flag: &[u8]| flags.split(|&b| b == b' ').any(|word| word == flag);
+    Said {
+        not_inherited: has(b"dc") || has(b"wf"),
+        locked: has(b"lo"),
+    }
+}
+
+fn each_line(path: &CStr, f: &mut impl FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Errno> {
+    let fd = sys::open(path, libc::O_RDONLY)?;
+    let result = read_lines(fd, f);
     sys::close(fd);
     result
 }
 
-fn read_lines(fd: i32, f: &mut impl FnMut(Mapping) -> Result<(), Errno>) -> Result<(), Errno> {
+/// A line that is longer than the buffer (a path can be) is handed over in pieces, the first of which has all but the path.
+fn read_lines(fd: i32, f: &mut impl FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Errno> {
     let mut buf = [0u8; 4096];
     let mut held = 0;
     loop {
@@ -37,13 +75,15 @@ fn read_lines(fd: i32, f: &mut impl FnMut(Mapping) -> Result<(), Errno>) -> Resu
         let filled = held + got;
         let mut line_start = 0;
         while let Some(len) = buf[line_start..filled].iter().position(|&b| b == b'\n') {
-            if let Some(mapping) = parse(&buf[line_start..line_start + len]) {
-                f(mapping)?;
-            }
+            f(&buf[line_start..line_start + len])?;
             line_start += len + 1;
         }
         if got == 0 {
             return Ok(());
+        }
+        if line_start == 0 && filled == buf.len() {
+            f(&buf)?;
+            line_start = filled;
         }
         buf.copy_within(line_start..filled, 0);
         held = filled - line_start;
@@ -90,6 +130,39 @@ mod tests {
                 .private_anonymous
         );
         assert_eq!(parse(b"nonsense"), None);
+    }
+
+    #[test]
+    fn what_was_said_is_read() {
+        let said = |not_inherited, locked| Said {
+            not_inherited,
+            locked,
+        };
+        assert_eq!(flags(b"VmFlags: rd wr mr mw me dc ac sd"), said(true, false));
+        assert_eq!(flags(b"VmFlags: rd wr lo wf"), said(true, true));
+        assert_eq!(flags(b"VmFlags: rd wr mr mw me lo ac sd "), said(false, true));
+        assert_eq!(flags(b"VmFlags: rd wr mr mw me ac sd"), said(false, false));
+        assert_eq!(flags(b"Rss: dc wf lo"), said(false, false));
+    }
+
+    /// The list once ended at a line that was longer than the buffer.
+    #[test]
+    fn a_long_line_does_not_end_the_list() {
+        let (from, mut to) = std::io::pipe().unwrap();
+        let long = format!(
+            "1000-2000 r--p 0 fe:00 7 /{}\n3000-4000 rw-p 0 00:00 0\n",
+            "x".repeat(9000)
+        );
+        let writing = std::thread::spawn(move || std::io::Write::write_all(&mut to, long.as_bytes()));
+        let mut starts = Vec::new();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&from);
+        read_lines(fd, &mut |line| {
+            starts.extend(parse(line).map(|mapping| mapping.start));
+            Ok(())
+        })
+        .unwrap();
+        writing.join().unwrap().unwrap();
+        assert_eq!(starts, [0x1000, 0x3000]);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::sys::{self, Errno};
 use crate::tiers;
 
 pub use crate::advice::{madvise, prefetch};
+use crate::residency;
 pub use crate::residency::{mincore, mlock};
 
 /// Smaller anonymous mappings stay with the kernel: they are thread-local arenas, guard pages and the like.
@@ -255,7 +256,8 @@ pub fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
 
 /// As [`discard`], for pages that are unmapped: pins (locks, pages kept for good) go with the mapping.
 fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
-    fork::forget_advice(lo, hi);
+    fork::NOT_INHERITED.forget(lo, hi);
+    residency::LOCKED.forget(lo, hi);
     huge_advice::forget(lo, hi);
     in_flight::unmapped(mm, lo, hi);
     if mm.is_active() {
@@ -593,7 +595,8 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     }
     mm.top_page.fetch_max(new_hi, Ordering::Relaxed);
     if mm.is_active() {
-        fork::move_advice(old_lo, old_hi, new_lo);
+        fork::NOT_INHERITED.moved(old_lo, old_hi, new_lo);
+        residency::LOCKED.moved(old_lo, old_hi, new_lo);
         move_words(mm, old_lo, new_lo, (old_hi - old_lo).min(new_hi - new_lo));
         discard(mm, old_lo, old_hi, &alone);
         let old_too = request.flags & libc::MREMAP_DONTUNMAP == 0 || register(mm, old_lo, old_hi);

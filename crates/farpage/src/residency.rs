@@ -1,14 +1,23 @@
 //! mlock and mincore on managed memory: what must be in RAM, and what is.
+//!
+//! # Safety
+//! Raw calls here act on ranges that the program itself has locked.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
 use farpage_core::page_state::Kind;
+use farpage_core::range_map::{Range, RangeMap};
 
 use crate::fault;
 use crate::mem::{is_mapped, managed_pages};
-use crate::mm::{PAGE, mm};
+use crate::mm::{Mm, PAGE, address, mm};
 use crate::pool::is_managed;
+use crate::range_set::{RangeSet, first_within};
 use crate::sys;
+
+/// Pages that the program has locked.
+pub static LOCKED: RangeSet = RangeSet::new();
 
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
@@ -18,20 +27,73 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
     let mm = mm();
     let start = addr / PAGE * PAGE;
     let (lo, hi) = managed_pages(start, len + (addr - start)).filter(|_| mm.is_active())?;
-    if lock && (hi - lo) as i64 > mm.header().limit.load(Ordering::Relaxed) / 2 {
+    if lock && !may_stay(mm, lo, hi) {
         return Some(ENOMEM);
     }
     if !(lo..hi).all(|page| is_mapped(mm, page)) {
         return Some(ENOMEM);
     }
-    for page in lo..hi {
-        if !lock {
-            fault::unpin(mm, page);
-        } else if mm.load(page).pins() == 0 && !fault::pin(mm, page) {
-            return Some(ENOMEM);
-        }
+    let done = if lock {
+        pin_all(mm, lo, hi)
+    } else {
+        unpin_all(mm, lo, hi)
+    };
+    Some(if done { 0 } else { ENOMEM })
+}
+
+/// Whether so much may be kept in RAM.
+fn may_stay(mm: &Mm, lo: u64, hi: u64) -> bool {
+    (hi - lo) as i64 <= mm.header().limit.load(Ordering::Relaxed) / 2
+}
+
+/// What the kernel has locked for a dormant process is kept in RAM by us from now on, if the budget allows that. The kernel's
+/// own lock would split the mappings, across which pages can't be moved.
+pub fn adopt_lock(mm: &Mm, lo: u64, hi: u64) {
+    // SAFETY: the program's own memory, whose content stays.
+    let _ = unsafe { sys::call(libc::SYS_munlock, [address(lo), (hi - lo) * PAGE, 0, 0, 0, 0]) };
+    let noted = may_stay(mm, lo, hi)
+        && LOCKED
+            .with(|locked| locked.insert(lo, hi))
+            .is_some_and(|r| r.is_ok());
+    if noted {
+        (lo..hi).for_each(|page| fault::pin_adopted(mm, page));
     }
-    Some(0)
+}
+
+/// Each page that is not locked gets a pin of its own, beside those of calls in flight.
+fn pin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
+    let mut at = lo;
+    while at < hi {
+        let gap = LOCKED.with(|locked| {
+            let part = first_within(locked, at, hi).unwrap_or(Range { start: hi, end: hi });
+            locked.insert(at, part.start).map(|()| part)
+        });
+        let Some(Ok(next)) = gap else { return false };
+        if let Some(missing) = (at..next.start).find(|page| !fault::pin(mm, *page)) {
+            // Nobody holds what was not pinned.
+            let _ = LOCKED.with(|locked| locked.remove(missing, next.start));
+            return false;
+        }
+        at = next.end;
+    }
+    true
+}
+
+/// Pins of calls in flight stay: munlock once took them, and a read into the page failed with EFAULT.
+fn unpin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
+    let take = |locked: &mut RangeMap<'_>| {
+        let part = first_within(locked, lo, hi)?;
+        locked.remove(part.start, part.end).ok().map(|()| part)
+    };
+    while let Some(part) = LOCKED.with(take).flatten() {
+        (part.start..part.end).for_each(|page| fault::unpin(mm, page));
+    }
+    LOCKED.with(|locked| !locked.overlaps(lo, hi)).unwrap_or(true)
+}
+
+/// In a forked child, which inherits no locks.
+pub fn forget_locks() {
+    let _ = LOCKED.with_used(RangeMap::clear);
 }
 
 /// mincore as our page states see it; `out` receives one byte a page.

@@ -25,6 +25,7 @@ use farpage_core::zpool::ZPAGE_BYTES;
 
 use crate::areas::{self, OpenArea};
 use crate::control::Server;
+use crate::inherited::SignalState;
 use crate::join::ENV_POOL;
 use crate::ledger::Ledger;
 use crate::mm::fd;
@@ -250,7 +251,8 @@ fn start(
         ENV_POOL.to_str().unwrap_or_default(),
         (base + fd::POOL).to_string(),
     );
-    // SAFETY: between fork and exec only dup2 is called. Sources may lie in the target range, so they are first moved above it.
+    let signals = SignalState::now();
+    // SAFETY: between fork and exec only dup2 and calls about signals are made. Sources may lie in the target range, so they are first moved above it.
     unsafe {
         command.pre_exec(move || {
             for (from, _) in &mut wanted {
@@ -260,6 +262,7 @@ fn start(
             for &(from, to) in &wanted {
                 cvt(libc::dup2(from, to))?;
             }
+            signals.restore();
             Ok(())
         });
     }
@@ -290,20 +293,33 @@ fn tick_ms(server: &Server) -> i32 {
 
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
-/// The terminal's own signals reach the program by its process group; what is sent to us alone is passed on.
+const FORWARDED: [i32; 6] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
+
+/// The terminal's own signals, the kernel's, reach the program by its process group; what a process sends to us is passed on.
 fn forward_signals(child: i32) {
-    extern "C" fn pass_on(sig: i32) {
-        // SAFETY: kill is async-signal-safe.
-        unsafe { libc::kill(CHILD.load(Ordering::Relaxed), sig) };
+    extern "C" fn pass_on(sig: i32, info: *const libc::siginfo_t, _context: *const libc::c_void) {
+        // SAFETY: the kernel's siginfo; kill is async-signal-safe.
+        unsafe {
+            if (*info).si_code <= 0 {
+                libc::kill(CHILD.load(Ordering::Relaxed), sig);
+            }
+        }
     }
     CHILD.store(child, Ordering::Relaxed);
-    // SAFETY: installs handlers that only call kill.
+    // SAFETY: installs handlers that only call kill; all zero is a sigaction.
     unsafe {
-        for sig in [libc::SIGINT, libc::SIGQUIT] {
-            libc::signal(sig, libc::SIG_IGN);
-        }
-        for sig in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
-            libc::signal(sig, pass_on as *const () as usize);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = pass_on as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        for sig in FORWARDED {
+            libc::sigaction(sig, &raw const action, std::ptr::null_mut());
         }
     }
 }

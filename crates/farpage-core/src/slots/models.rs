@@ -8,7 +8,7 @@ use crate::zpool::Handle;
 use loom::sync::Arc;
 use loom::thread;
 
-const DEVICES: [Device; 1] = [Device {
+pub const DEVICES: [Device; 1] = [Device {
     first_cluster: 1,
     slots: 4,
     priority: 0,
@@ -23,7 +23,7 @@ fn memory() -> Arc<Memory> {
 }
 
 impl Memory {
-    fn alloc(&self, owner: u16) -> Option<u32> {
+    pub fn alloc(&self, owner: u16) -> Option<u32> {
         let request = Request {
             owner,
             cpu: 0,
@@ -35,9 +35,13 @@ impl Memory {
     }
 }
 
-fn explore(model: impl Fn() + Sync + Send + 'static) {
+pub fn explore(model: impl Fn() + Sync + Send + 'static) {
+    explore_within(3, model);
+}
+
+pub fn explore_within(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
     builder.check(model);
 }

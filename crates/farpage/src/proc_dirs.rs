@@ -1,0 +1,95 @@
+//! Directories of /proc without allocation: whose entries are threads or descriptors.
+//!
+//! # Safety
+//! Calls fill buffers on the stack.
+#![allow(unsafe_code)]
+
+use core::ffi::CStr;
+
+use crate::sys::{self, Errno};
+
+/// Calls `f` with the names in a directory.
+pub fn each_entry(fd: i32, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
+    const LENGTH_AT: usize = 16;
+    const NAME_AT: usize = 19;
+    let mut buffer = [0u8; 2048];
+    loop {
+        let args = [
+            fd as u64,
+            buffer.as_mut_ptr() as u64,
+            buffer.len() as u64,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: a buffer of ours.
+        let got = unsafe { sys::call(libc::SYS_getdents64, args)? } as usize;
+        if got == 0 {
+            return Ok(());
+        }
+        let mut rest = &buffer[..got];
+        while let Some(length) = rest.get(LENGTH_AT..LENGTH_AT + 2) {
+            let length = usize::from(u16::from_ne_bytes([length[0], length[1]]));
+            let Some(name) = rest.get(NAME_AT..length) else {
+                break;
+            };
+            f(name.split(|byte| *byte == 0).next().unwrap_or_default());
+            rest = &rest[length..];
+        }
+    }
+}
+
+/// Whether this process has an io_uring.
+pub fn has_io_uring() -> Result<bool, Errno> {
+    let fd = sys::open(c"/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY)?;
+    let mut found = false;
+    let result = each_entry(fd, |name| found |= leads_to(fd, name, b"anon_inode:[io_uring]"));
+    sys::close(fd);
+    result.map(|()| found)
+}
+
+/// Whether the link `name` in a directory has this target.
+fn leads_to(directory: i32, name: &[u8], target: &[u8]) -> bool {
+    let (mut path, mut read) = ([0u8; 16], [0u8; 64]);
+    let Some(room) = path.get_mut(..name.len()) else {
+        return false;
+    };
+    room.copy_from_slice(name);
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else {
+        return false;
+    };
+    let args = [
+        directory as u64,
+        path.as_ptr() as u64,
+        read.as_mut_ptr() as u64,
+        read.len() as u64,
+        0,
+        0,
+    ];
+    // SAFETY: a path and a buffer of ours.
+    let length = unsafe { sys::call(libc::SYS_readlinkat, args) };
+    length.is_ok_and(|length| read[..length as usize] == *target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_seen_while_it_is_there() {
+        let mut parameters = [0u64; 15];
+        // SAFETY: io_uring_params is 120 bytes, all zero to begin with.
+        let ring = unsafe {
+            sys::call(
+                libc::SYS_io_uring_setup,
+                [1, parameters.as_mut_ptr() as u64, 0, 0, 0, 0],
+            )
+        };
+        // Where the kernel allows none there is none to be seen.
+        if let Ok(ring) = ring {
+            assert_eq!(has_io_uring(), Ok(true));
+            sys::close(ring as i32);
+        }
+        assert_eq!(has_io_uring(), Ok(false));
+    }
+}
