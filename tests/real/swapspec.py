@@ -106,12 +106,21 @@ def device_in_use(context):
         check(loop.file.read_bytes()[4 << 20 :] == before[4 << 20 :], "a mounted device was written to")
 
 
+@test("compressed-too-large")
+def compressed_too_large(context):
+    """A compressed tier that the budget has no room for is cut, and that is said."""
+    told = context.plain(run_words("--ram", "64M", "--swap", "compressed:60M", "--swap", context.directory) + ["true"])
+    check(told.code == 0 and "48" in told.err and "three quarters" in told.err, f"told: {told.err[-300:]}")
+    quiet = context.plain(run_words("--ram", "64M", "--swap", "compressed:48M", "--swap", context.directory) + ["true"])
+    check("three quarters" not in quiet.err, f"told for nothing: {quiet.err[-300:]}")
+
+
 @test("disk-full-at-start", ("quick", "soak"))
 def disk_full(context):
     root_only()
     with Loop(context, 32) as loop:
         place = loop.mount(context)
-        refused(context, ["--ram", "64M", "--swap", f"{place}:256M"], pattern="space|full")
+        refused(context, ["--ram", "64M", "--swap", f"{place}:256M"], pattern="only .* free")
         check(sorted(os.listdir(place)) == ["lost+found"], f"left on the full disk: {os.listdir(place)}")
 
 

@@ -10,6 +10,7 @@ use std::process;
 
 use farpage::snapshot::Snapshot;
 use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
+use farpage_core::units::format_size;
 
 use crate::args::{DeliveryArg, RunArgs, parse_swap_list};
 use crate::elf::{self, Credentials, Refusal};
@@ -39,6 +40,11 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     let delivery = delivery(args.delivery)?;
     let ram_bytes = args.ram.resolve(limits::available_bytes().map_err(failed)?);
     let stats_file = args.stats_json.as_deref().map(StatsFile::open).transpose()?;
+    if !args.quiet {
+        too_much_compressed(&areas, ram_bytes)
+            .iter()
+            .for_each(|line| say(line));
+    }
     let config = RunConfig {
         ram_bytes,
         areas,
@@ -73,6 +79,19 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         }
         Some(Ok(())) | None => Ok(code),
     }
+}
+
+/// What is said of a compressed tier that is larger than the budget allows.
+fn too_much_compressed(areas: &[AreaSpec], ram_bytes: u64) -> Option<String> {
+    let most = supervisor::compressed_max(ram_bytes);
+    areas.iter().find_map(|area| match area {
+        AreaSpec::Compressed { limit: Some(limit) } if *limit > most => Some(format!(
+            "--swap compressed:{}: taken as {}, three quarters of the budget; give more --ram for a larger tier",
+            format_size(*limit),
+            format_size(most)
+        )),
+        _ => None,
+    })
 }
 
 fn failed(text: impl Into<String>) -> Failure {

@@ -121,6 +121,11 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     Ok(Outcome { exit_code, snapshot })
 }
 
+/// The most of a budget that compressed pages may take, in bytes: programs need the rest to work in.
+pub const fn compressed_max(ram_bytes: u64) -> u64 {
+    ram_bytes / 4 * 3
+}
+
 fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), String> {
     let mut geometry = Geometry::default();
     for (i, area) in open.iter().enumerate().take(MAX_AREAS) {
@@ -130,7 +135,7 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         AreaSpec::Compressed { limit } => Some(
             limit
                 .unwrap_or(config.ram_bytes * 2 / 5)
-                .min(config.ram_bytes * 3 / 4),
+                .min(compressed_max(config.ram_bytes)),
         ),
         AreaSpec::Path { .. } => None,
     });
