@@ -25,6 +25,7 @@ mod json;
 mod limits;
 mod probe;
 mod run;
+mod sigpipe;
 mod sim;
 mod stat;
 mod summary;

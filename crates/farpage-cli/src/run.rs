@@ -16,7 +16,9 @@ use crate::args::{DeliveryArg, RunArgs, parse_swap_list};
 use crate::elf::{self, Credentials, Refusal};
 use crate::json::{self, RunFacts};
 use crate::stat::Columns;
-use crate::{EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, limits, probe, say, summary};
+use crate::{
+    EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, limits, probe, say, sigpipe, summary,
+};
 
 /// Where pages go by default once compressed RAM is full.
 pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
@@ -52,6 +54,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         follow: !args.no_follow,
         eager: args.eager,
         allow_io_uring: args.allow_io_uring,
+        ignores_sigpipe: sigpipe::was_ignored(),
         readahead: args.readahead.policy(),
         huge: args.huge.setting(),
         huge_swapin: args.huge_swapin.setting(),

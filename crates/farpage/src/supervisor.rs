@@ -59,6 +59,8 @@ pub struct RunConfig {
     /// Manage memory from the first byte on instead of from half the budget.
     pub eager: bool,
     pub allow_io_uring: bool,
+    /// Whether the command starts with SIGPIPE ignored.
+    pub ignores_sigpipe: bool,
     pub readahead: Policy,
     pub huge: Huge,
     pub huge_swapin: SwapIn,
@@ -256,7 +258,7 @@ fn start(
         ENV_POOL.to_str().unwrap_or_default(),
         (base + fd::POOL).to_string(),
     );
-    let signals = SignalState::now();
+    let signals = SignalState::new(config.ignores_sigpipe);
     // SAFETY: between fork and exec only dup2 and calls about signals are made. Sources may lie in the target range, so they are first moved above it.
     unsafe {
         command.pre_exec(move || {

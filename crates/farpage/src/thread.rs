@@ -182,3 +182,41 @@ extern "C" fn delivery_main() -> ! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(mut headroom: i64, limit: i64, is_short: bool, ticks: usize) -> i64 {
+        for _ in 0..ticks {
+            headroom = next_headroom(headroom, limit, is_short);
+        }
+        headroom
+    }
+
+    #[test]
+    fn headroom_stays_between_a_128th_and_a_32nd_of_the_limit() {
+        for limit in [0, 1000, 100_000, 10_000_000] {
+            let (least, most) = (after(0, limit, false, 1000), after(0, limit, true, 1000));
+            assert_eq!(
+                least,
+                (limit / 128).clamp(HEADROOM_MIN, HEADROOM_MAX / 4),
+                "{limit}"
+            );
+            assert_eq!(most, (limit / 32).clamp(least, HEADROOM_MAX), "{limit}");
+        }
+    }
+
+    #[test]
+    fn headroom_doubles_when_short_and_goes_back_slowly() {
+        let limit = 100_000;
+        assert_eq!(next_headroom(1000, limit, true), 2000);
+        let back = next_headroom(2000, limit, false);
+        assert!((1900..2000).contains(&back), "{back}");
+        // A few pages above the least it goes back too.
+        assert_eq!(
+            after(limit / 128 + 5, limit, false, 5),
+            after(0, limit, false, 1000)
+        );
+    }
+}

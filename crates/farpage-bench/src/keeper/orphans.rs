@@ -123,10 +123,15 @@ mod tests {
     #[test]
     fn a_keeper_at_work_is_not_dead() {
         let mut child = process::Command::new("sh")
-            .args(["-c", "read line", "sh", KEEPER])
+            .args(["-c", "echo; read line", "sh", KEEPER])
             .stdin(process::Stdio::piped())
+            .stdout(process::Stdio::piped())
             .spawn()
             .expect("a child");
+        // Its command line is not there at once.
+        let mut told = [0];
+        let output = child.stdout.as_mut().expect("its output");
+        io::Read::read_exact(output, &mut told).expect("its word");
         let pid = child.id();
         let at_work = !is_dead(&label(pid), LABEL);
         drop(child.stdin.take());
