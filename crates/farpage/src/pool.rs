@@ -21,7 +21,7 @@ use farpage_core::kill_point;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
 use farpage_core::slots::{self, Parts, Punch, Slots};
 use farpage_core::stats::{Counter, Histogram, Source};
-use farpage_core::swap_table::SwapTable;
+use farpage_core::swap_table::{self, SwapTable};
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::workingset::Workingset;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
@@ -37,6 +37,8 @@ pub const MANAGED_BASE: u64 = MANAGED_TAG << MANAGED_SHIFT;
 pub const MANAGED_LEN: u64 = 1 << MANAGED_SHIFT;
 pub const MANAGED_PAGES: u64 = MANAGED_LEN / PAGE_SIZE as u64;
 pub const MAX_PROCESSES: usize = 1024;
+// A slot is named by one page of each process at most, and by one slot that has moved: its count can't overflow.
+const _: () = assert!(MAX_PROCESSES < swap_table::COUNT_MAX as usize);
 pub const MAX_AREAS: usize = 8;
 /// Swap areas, and the device of what lives compressed only.
 pub const DEVICES: usize = MAX_AREAS + 1;
