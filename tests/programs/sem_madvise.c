@@ -234,10 +234,14 @@ static void in_core(void)
 	unsigned char *vec = cold_alloc(LEN / PAGE);
 	memset(vec, 0xee, LEN / PAGE);
 	chill();
-	memset(p, 1, 4 * PAGE);
-	CHECK_OK("mincore with its result in cold memory", mincore(p, LEN, vec));
-	for (size_t i = 0; i < 4; i++)
-		CHECK_EQ("a page just written is resident", 1, vec[i] & 1);
+	/* In a tight budget a page may leave between the two calls, but not every time. */
+	int resident = 0;
+	for (int turn = 0; turn < 100 && resident < 4; turn++) {
+		memset(p, 1, 4 * PAGE);
+		CHECK_OK("mincore with its result in cold memory", mincore(p, LEN, vec));
+		resident = (vec[0] & 1) + (vec[1] & 1) + (vec[2] & 1) + (vec[3] & 1);
+	}
+	CHECK_EQ("pages just written are resident", 4, resident);
 	for (size_t i = 600; i < LEN / PAGE; i++)
 		CHECK_EQ("a page never touched is not resident", 0, vec[i] & 1);
 	CHECK_ERR("odd address", EINVAL, mincore(p + 1, PAGE, vec));
