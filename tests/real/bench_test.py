@@ -19,21 +19,23 @@ class Machine:
 
     def __init__(self, directory):
         self.directory = directory
-        self.before = set()
-        self.before = set(self.left())
+        self.before = self._look()
+
+    def _look(self):
+        found = {line.split()[0] for line in Path("/proc/swaps").read_text().splitlines() if str(self.directory) in line}
+        found.update(str(path) for path in self.directory.glob("farpage-bench-*"))
+        found.update(str(path) for path in Path("/sys/block").glob("zram*"))
+        for path in Path("/sys/fs/cgroup").rglob("farpage-bench-*"):
+            if not Path(f"/proc/{path.name.split('-')[2]}").exists():
+                found.add(str(path))
+        return found
 
     def left(self):
         """Swap and files in the directory, zram devices, cgroups of a process that has ended."""
-        found = [line.split()[0] for line in Path("/proc/swaps").read_text().splitlines() if str(self.directory) in line]
-        found += [str(path) for path in self.directory.glob("farpage-bench-*")]
-        found += self.zrams()
-        for path in Path("/sys/fs/cgroup").rglob("farpage-bench-*"):
-            if not Path(f"/proc/{path.name.split('-')[2]}").exists():
-                found.append(str(path))
-        return sorted(set(found) - self.before)
+        return sorted(self._look() - self.before)
 
     def zrams(self):
-        return {str(path) for path in Path("/sys/block").glob("zram*")} - self.before
+        return [path for path in self.left() if path.startswith("/sys/block/")]
 
 
 def start(context, *words):

@@ -1,7 +1,6 @@
 //! Signal actions and masks: SIGBUS and SIGSYS stay ours and unblocked.
 
 use core::ffi::{c_int, c_void};
-
 use core::sync::atomic::Ordering;
 
 use farpage::mm::{Mm, mm, mode};

@@ -313,7 +313,7 @@ fn wake_waiters(mm: &Mm, page: u64) {
 
 /// Makes `page` resident and writable, and keeps it so until [`unpin`]. False: there is no managed memory.
 pub fn pin(mm: &Mm, page: u64) -> bool {
-    change_pins(mm, page, |pins| pins.saturating_add(1));
+    add_pin(mm, page);
     while mm.load(page).kind() != Kind::Resident || cow::is_protected(mm, page) {
         let mask = sys::block_signals();
         let outcome = fault(mm, page);
@@ -330,7 +330,7 @@ pub fn pin(mm: &Mm, page: u64) -> bool {
 pub fn pin_present(mm: &Mm, page: u64) -> bool {
     let present = mm.load(page).kind() == Kind::Resident;
     if present {
-        change_pins(mm, page, |pins| pins.saturating_add(1));
+        add_pin(mm, page);
     }
     present
 }
@@ -347,8 +347,8 @@ pub fn set_pins(mm: &Mm, page: u64, pins: u16) {
     change_pins(mm, page, |_| pins);
 }
 
-/// A pin on a page of a process that is becoming active and has not swapped anything yet: it is there.
-pub fn pin_adopted(mm: &Mm, page: u64) {
+/// A pin alone, on a page that is there: one of a process that is becoming active and has swapped nothing yet.
+pub fn add_pin(mm: &Mm, page: u64) {
     change_pins(mm, page, |pins| pins.saturating_add(1));
 }
 

@@ -2,22 +2,16 @@
 //!
 //! Noted here and not passed on once the process is active: different flags would split the kernel's mappings, across which
 //! pages can't be moved.
-//!
-//! # Safety
-//! The ranges lie in memory of the engine's own.
-#![allow(unsafe_code)]
 
 use farpage_core::huge::Advice;
-use farpage_core::range_map::{Range, RangeMap};
+use farpage_core::range_map::RangeMap;
 
 use crate::gate::{Spin, SpinGuard};
 use crate::mm::CHUNK_PAGES;
+use crate::range_set::new_map;
 use crate::sys;
 
-/// Ranges of each kind; advice that finds no room is forgotten.
-const RANGES_MAX: usize = 4096;
-
-/// Ranges for which the program wants huge pages, and those for which it does not.
+/// Ranges for which the program wants huge pages, and those for which it does not; advice that finds no room is forgotten.
 pub struct Noted {
     wanted: Option<RangeMap<'static>>,
     declined: Option<RangeMap<'static>>,
@@ -71,13 +65,6 @@ pub fn note(lo: u64, hi: u64, wanted: bool) {
         let _ = to.map(|map| map.insert(lo, hi));
     }
     sys::set_mask(mask);
-}
-
-fn new_map() -> Option<RangeMap<'static>> {
-    let memory = sys::engine_memory((RANGES_MAX * size_of::<Range>()) as u64).ok()?;
-    // SAFETY: fresh zeroed memory of that size, never given back.
-    let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, RANGES_MAX) };
-    Some(RangeMap::new(entries))
 }
 
 /// Pages `lo..hi` are unmapped: nothing was said about what comes there later.

@@ -347,15 +347,12 @@ pub fn forget() {
 
 /// Calls `f` with every thread of this process.
 fn each_thread(mut f: impl FnMut(i32)) -> Result<(), Errno> {
-    let fd = sys::open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY)?;
-    let result = each_entry(fd, |name| {
+    each_entry(c"/proc/self/task", |_, name| {
         let number = core::str::from_utf8(name).ok().and_then(|text| text.parse().ok());
         if let Some(tid) = number {
             f(tid);
         }
-    });
-    sys::close(fd);
-    result
+    })
 }
 
 /// What a thread does. One that can't be looked at counts as running.

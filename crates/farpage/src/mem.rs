@@ -24,11 +24,11 @@ use crate::huge_advice;
 use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES, is_managed};
+use crate::residency;
 use crate::sys::{self, Errno};
 use crate::tiers;
 
 pub use crate::advice::{madvise, prefetch};
-use crate::residency;
 pub use crate::residency::{mincore, mlock};
 
 /// Smaller anonymous mappings stay with the kernel: they are thread-local arenas, guard pages and the like.
@@ -256,11 +256,12 @@ pub fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
 
 /// As [`discard`], for pages that are unmapped: pins (locks, pages kept for good) go with the mapping.
 fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
-    fork::NOT_INHERITED.forget(lo, hi);
-    residency::LOCKED.forget(lo, hi);
     huge_advice::forget(lo, hi);
     in_flight::unmapped(mm, lo, hi);
+    // While dormant the kernel keeps both, and a fork would leave their locks held in the child.
     if mm.is_active() {
+        fork::NOT_INHERITED.forget(lo, hi);
+        residency::LOCKED.forget(lo, hi);
         drop_states(mm, lo, hi, true);
     }
 }

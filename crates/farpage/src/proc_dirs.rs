@@ -8,14 +8,21 @@ use core::ffi::CStr;
 
 use crate::sys::{self, Errno};
 
-/// Calls `f` with the names in a directory.
-pub fn each_entry(fd: i32, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
+/// Calls `f` with the directory and each name in it.
+pub fn each_entry(path: &CStr, mut f: impl FnMut(i32, &[u8])) -> Result<(), Errno> {
+    let directory = sys::open(path, libc::O_RDONLY | libc::O_DIRECTORY)?;
+    let result = each_name(directory, |name| f(directory, name));
+    sys::close(directory);
+    result
+}
+
+fn each_name(directory: i32, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
     const LENGTH_AT: usize = 16;
     const NAME_AT: usize = 19;
     let mut buffer = [0u8; 2048];
     loop {
         let args = [
-            fd as u64,
+            directory as u64,
             buffer.as_mut_ptr() as u64,
             buffer.len() as u64,
             0,
@@ -41,11 +48,11 @@ pub fn each_entry(fd: i32, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
 
 /// Whether this process has an io_uring.
 pub fn has_io_uring() -> Result<bool, Errno> {
-    let fd = sys::open(c"/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY)?;
     let mut found = false;
-    let result = each_entry(fd, |name| found |= leads_to(fd, name, b"anon_inode:[io_uring]"));
-    sys::close(fd);
-    result.map(|()| found)
+    each_entry(c"/proc/self/fd", |directory, name| {
+        found |= leads_to(directory, name, b"anon_inode:[io_uring]");
+    })?;
+    Ok(found)
 }
 
 /// Whether the link `name` in a directory has this target.

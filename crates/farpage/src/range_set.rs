@@ -73,7 +73,8 @@ pub fn first_within(set: &RangeMap<'_>, at: u64, hi: u64) -> Option<Range> {
         .find(|part| part.start < part.end)
 }
 
-fn new_map() -> Option<RangeMap<'static>> {
+/// An empty set in memory of its own; `None`: there is none.
+pub fn new_map() -> Option<RangeMap<'static>> {
     let memory = sys::engine_memory((RANGES_MAX * size_of::<Range>()) as u64).ok()?;
     // SAFETY: fresh zeroed memory of that size, never given back.
     let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, RANGES_MAX) };

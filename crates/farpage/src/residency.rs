@@ -51,12 +51,10 @@ fn may_stay(mm: &Mm, lo: u64, hi: u64) -> bool {
 pub fn adopt_lock(mm: &Mm, lo: u64, hi: u64) {
     // SAFETY: the program's own memory, whose content stays.
     let _ = unsafe { sys::call(libc::SYS_munlock, [address(lo), (hi - lo) * PAGE, 0, 0, 0, 0]) };
-    let noted = may_stay(mm, lo, hi)
-        && LOCKED
-            .with(|locked| locked.insert(lo, hi))
-            .is_some_and(|r| r.is_ok());
-    if noted {
-        (lo..hi).for_each(|page| fault::pin_adopted(mm, page));
+    if may_stay(mm, lo, hi)
+        && let Some(Ok(())) = LOCKED.with(|locked| locked.insert(lo, hi))
+    {
+        (lo..hi).for_each(|page| fault::add_pin(mm, page));
     }
 }
 

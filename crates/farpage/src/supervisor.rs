@@ -259,7 +259,8 @@ fn start(
         (base + fd::POOL).to_string(),
     );
     let signals = SignalState::new(config.ignores_sigpipe);
-    // SAFETY: between fork and exec only dup2 and calls about signals are made. Sources may lie in the target range, so they are first moved above it.
+    // SAFETY: between fork and exec only dup2 and calls about signals are made. Sources may lie in the target range, so they
+    // are first moved above it.
     unsafe {
         command.pre_exec(move || {
             for (from, _) in &mut wanted {

@@ -33,8 +33,11 @@ pub fn found(directory: &Path) -> Vec<Undo> {
     for place in [&env::temp_dir(), directory] {
         steps.extend(of_the_dead(place).map(Undo::Unlink));
     }
+    let in_use = swaps();
+    let files = in_use.iter().filter(|area| is_dead(name_of(area), NAME));
+    steps.extend(files.cloned().map(Undo::Unlink));
     steps.extend(zrams().map(Undo::ZramRemove));
-    steps.extend(swaps().map(Undo::SwapOff));
+    steps.extend(in_use.into_iter().map(Undo::SwapOff));
     let cgroups = cgroup::parent().map(|parent| of_the_dead(&parent.path));
     steps.extend(cgroups.into_iter().flatten().map(Undo::RemoveCgroup));
     steps
@@ -65,12 +68,12 @@ fn zrams() -> impl Iterator<Item = u32> {
 }
 
 /// Areas in use as swap that a dead keeper made.
-fn swaps() -> impl Iterator<Item = PathBuf> {
+fn swaps() -> Vec<PathBuf> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let areas: Vec<PathBuf> = swap_names(&swaps).map(PathBuf::from).collect();
+    let areas = swap_names(&swaps).map(PathBuf::from);
     areas
-        .into_iter()
         .filter(|area| is_dead(name_of(area), NAME) || labelled(area))
+        .collect()
 }
 
 fn labelled(area: &Path) -> bool {

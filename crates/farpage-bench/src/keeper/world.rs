@@ -16,7 +16,7 @@ use crate::cgroup;
 
 /// Above any priority that swap gets by itself, so that ours is used first.
 const PRIORITY: &str = "32767";
-/// Tries, of 20 ms each, before what still runs in a cgroup, or still uses a device, is given up on: 10 s.
+/// Tries, of 20 ms each, before what still runs in a cgroup, or still uses a device or swap, is given up on: 10 s.
 const TRIES: u32 = 500;
 const TRY: Duration = Duration::from_millis(20);
 /// Seconds after which the kernel's swapoff is given up.
@@ -128,16 +128,24 @@ fn use_as_swap(path: PathBuf, undo: &mut Vec<Undo>) -> Result<(), String> {
 
 /// A swapoff that is at work already, of a keeper that was killed meanwhile, is waited for.
 fn swap_off(path: &Path) -> Result<(), String> {
-    let mut last = Ok(());
-    for _ in 0..TRIES {
-        if !is_swap(path) {
-            return Ok(());
+    insist(|| {
+        if is_swap(path) {
+            tool("swapoff", &[path.as_os_str().to_string_lossy().as_ref()])
+        } else {
+            Ok(())
         }
-        last = tool("swapoff", &[path.as_os_str().to_string_lossy().as_ref()]);
+    })
+}
+
+/// Takes a step again and again until it succeeds, for a while.
+fn insist(mut step: impl FnMut() -> Result<(), String>) -> Result<(), String> {
+    let mut last = step();
+    for _ in 1..TRIES {
         if last.is_ok() {
             break;
         }
         thread::sleep(TRY);
+        last = step();
     }
     last
 }
@@ -183,36 +191,30 @@ fn zram(bytes: u64, undo: &mut Vec<Undo>) -> Result<String, String> {
 
 /// The device is busy for a moment after swapoff: udev looks at it.
 fn zram_remove(number: u32) -> Result<(), String> {
-    let mut last = String::new();
-    for _ in 0..TRIES {
-        if !Path::new(&format!("/sys/block/zram{number}")).exists() {
-            return Ok(());
+    insist(|| {
+        if Path::new(&format!("/sys/block/zram{number}")).exists() {
+            fs::write("/sys/class/zram-control/hot_remove", number.to_string())
+                .map_err(|error| format!("zram{number}: {error}"))
+        } else {
+            Ok(())
         }
-        match fs::write("/sys/class/zram-control/hot_remove", number.to_string()) {
-            Ok(()) => return Ok(()),
-            Err(error) => last = error.to_string(),
-        }
-        thread::sleep(TRY);
-    }
-    Err(format!("zram{number}: {last}"))
+    })
 }
 
 fn remove_cgroup(directory: &Path) -> Result<(), String> {
-    let mut last = String::new();
-    for _ in 0..TRIES {
+    insist(|| {
         let pids = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
         for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
             // It may have ended meanwhile.
             let _ = kill_process(pid, Signal::KILL);
         }
         match fs::remove_dir(directory) {
-            Ok(()) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(error) => last = error.to_string(),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(format!("{}: {error}", directory.display()))
+            }
+            _ => Ok(()),
         }
-        thread::sleep(TRY);
-    }
-    Err(format!("{}: {last}", directory.display()))
+    })
 }
 
 #[cfg(test)]
