@@ -2,7 +2,8 @@
 
 use core::ffi::{c_int, c_void};
 
-use farpage::mem::{self, Map, Remap};
+use farpage::mem::{self, Map};
+use farpage::mremap::{self, Remap};
 use farpage::{mm::mm, trap};
 
 use crate::result;
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn mremap(
         flags,
         new: new as u64,
     };
-    result(mem::mremap(request)) as *mut c_void
+    result(mremap::mremap(request)) as *mut c_void
 }
 
 fn lock(nr: i64, addr: *const c_void, len: usize, flags: u64, on: bool) -> c_int {

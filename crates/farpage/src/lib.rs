@@ -40,6 +40,7 @@ pub mod ledger;
 pub mod maps;
 pub mod mem;
 pub mod mm;
+pub mod mremap;
 pub mod pool;
 pub mod prefetch;
 mod proc_dirs;

@@ -14,6 +14,8 @@ pub struct Mapping {
     pub start: u64,
     pub end: u64,
     pub private_anonymous: bool,
+    /// PROT_NONE.
+    pub inaccessible: bool,
 }
 
 /// Calls `f` for every mapping, in order of address.
@@ -101,6 +103,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         private_anonymous: perms.ends_with('p') && inode == "0",
+        inaccessible: perms.starts_with("---"),
     })
 }
 
@@ -116,7 +119,8 @@ mod tests {
             Mapping {
                 start: 0x1000_0000_0000,
                 end: 0x1000_0020_0000,
-                private_anonymous: true
+                private_anonymous: true,
+                inaccessible: false,
             }
         );
         assert!(
@@ -129,6 +133,7 @@ mod tests {
                 .unwrap()
                 .private_anonymous
         );
+        assert!(parse(b"1000-2000 ---p 00000000 00:00 0").unwrap().inaccessible);
         assert_eq!(parse(b"nonsense"), None);
     }
 

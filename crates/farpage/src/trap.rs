@@ -19,6 +19,7 @@ use crate::fault;
 use crate::filter::{FilterConfig, build};
 use crate::mem;
 use crate::mm::{Mm, PAGE, fd, mm, page_of};
+use crate::mremap;
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, flag};
 use crate::remote;
 use crate::sigmask;
@@ -397,7 +398,7 @@ fn memory_call(nr: i64, args: [u64; 6]) -> i64 {
         libc::SYS_mprotect => mem::mprotect(a, b, c as i32, None),
         libc::SYS_pkey_mprotect => mem::mprotect(a, b, c as i32, Some(d as i32)),
         libc::SYS_madvise => mem::madvise(a, b, c as i32),
-        libc::SYS_mremap => mem::mremap(mem::Remap {
+        libc::SYS_mremap => mremap::mremap(mremap::Remap {
             old: a,
             old_len: b,
             new_len: c,

@@ -1,0 +1,337 @@
+//! mremap of managed memory: grown where it is, moved with its page states, onto managed addresses and away from them.
+//!
+//! # Safety
+//! Raw calls here act on ranges that the program itself asked to change.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::kill_point;
+use farpage_core::page_state::{Kind, PageState};
+
+use crate::activate;
+use crate::commit::{commit, grow, room_for};
+use crate::cow;
+use crate::fault;
+use crate::fork;
+use crate::gate::Alone;
+use crate::in_flight;
+use crate::mem::{EINVAL, ENOMEM, discard, forget, managed_pages, munmap, register, reserve, round_up};
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, address, mm, mode, page_of};
+use crate::pool::{MANAGED_PAGES, is_managed};
+use crate::residency;
+use crate::sys;
+
+const EFAULT: i64 = -(libc::EFAULT as i64);
+/// End of the program's address space: the kernel's TASK_SIZE with four-level page tables.
+const USER_END: u64 = (1 << 47) - PAGE;
+
+/// Arguments of mremap.
+#[derive(Clone, Copy)]
+pub struct Remap {
+    pub old: u64,
+    pub old_len: u64,
+    pub new_len: u64,
+    pub flags: i32,
+    pub new: u64,
+}
+
+impl Remap {
+    /// What the kernel refuses whatever is mapped; sizes are whole pages already.
+    fn check(&self) -> Result<(), i64> {
+        const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let has = |flag: i32| self.flags & flag != 0;
+        let moves = has(libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP);
+        let sizes = self.old.is_multiple_of(PAGE) && self.old_len != 0 && self.new_len != 0;
+        let flags = self.flags & !KNOWN == 0
+            && (!moves || has(libc::MREMAP_MAYMOVE))
+            && (!has(libc::MREMAP_DONTUNMAP) || self.old_len == self.new_len);
+        let place = !has(libc::MREMAP_FIXED)
+            || (self.new.is_multiple_of(PAGE)
+                && self.new <= USER_END - self.new_len
+                && (self.new + self.new_len <= self.old
+                    || self.old.saturating_add(self.old_len) <= self.new));
+        if sizes && flags && place {
+            Ok(())
+        } else {
+            Err(EINVAL)
+        }
+    }
+
+    fn kernel(&self) -> i64 {
+        // SAFETY: the program's own request (or ours on its behalf with a destination we chose).
+        unsafe {
+            sys::raw(
+                libc::SYS_mremap,
+                [
+                    self.old,
+                    self.old_len,
+                    self.new_len,
+                    self.flags as u64,
+                    self.new,
+                    0,
+                ],
+            )
+        }
+    }
+}
+
+pub fn mremap(request: Remap) -> i64 {
+    let mm = mm();
+    let fixed = request.flags & libc::MREMAP_FIXED != 0;
+    let touches = is_managed(request.old) || (fixed && managed_pages(request.new, request.new_len).is_some());
+    if mm.mode.load(Ordering::Acquire) == mode::OFF || !touches {
+        return request.kernel();
+    }
+    if request.old_len > USER_END || request.new_len > USER_END {
+        return EINVAL;
+    }
+    let mut request = request;
+    request.old_len = round_up(request.old_len);
+    request.new_len = round_up(request.new_len);
+    if let Err(errno) = request.check() {
+        return errno;
+    }
+    if !is_managed(request.old) {
+        return onto_managed(mm, request);
+    }
+    if !old_is_mapped(mm, request) {
+        return EFAULT;
+    }
+    let growth = request.new_len.saturating_sub(request.old_len);
+    if growth > 0 {
+        grow(mm, growth);
+    }
+    let result = if growth == 0 || room_for(mm, growth) {
+        mremap_managed(mm, request)
+    } else {
+        ENOMEM
+    };
+    if result < 0 {
+        commit(mm, -(growth as i64));
+    }
+    result
+}
+
+/// The managed range `old` becomes `new_len` long, where it is or elsewhere; there is room for what is more.
+fn mremap_managed(mm: &Mm, request: Remap) -> i64 {
+    let fixed = request.flags & libc::MREMAP_FIXED != 0;
+    let keep_old = request.flags & libc::MREMAP_DONTUNMAP != 0;
+    if !fixed && !keep_old {
+        if request.new_len <= request.old_len {
+            let tail = request.old_len - request.new_len;
+            let result = if tail == 0 {
+                0
+            } else {
+                munmap(request.old + request.new_len, tail)
+            };
+            return if result < 0 { result } else { request.old as i64 };
+        }
+        if grow_in_place(mm, request) {
+            return request.old as i64;
+        }
+        if request.flags & libc::MREMAP_MAYMOVE == 0 {
+            return ENOMEM;
+        }
+    }
+    relocate(mm, request)
+}
+
+/// Whether the old range is mapped: all of it, or its first page when it only shrinks in place.
+fn old_is_mapped(mm: &Mm, request: Remap) -> bool {
+    const MOVES: i32 = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let lo = page_of(request.old);
+    let in_place = request.flags & MOVES == 0 && request.new_len <= request.old_len;
+    let hi = if in_place {
+        lo + 1
+    } else {
+        lo + request.old_len / PAGE
+    };
+    let mask = sys::block_signals();
+    let mapped = mm.maps.lock().as_ref().is_some_and(|maps| maps.covers(lo, hi));
+    sys::set_mask(mask);
+    mapped
+}
+
+/// Lets the kernel grow the mapping where it is, if nothing is behind it. The new part shares the mapping and with it the
+/// registration (a separate mapping beside it would not always merge, and could never be remapped as one).
+fn grow_in_place(mm: &Mm, request: Remap) -> bool {
+    let lo = page_of(request.old + request.old_len);
+    let hi = page_of(request.old) + request.new_len / PAGE;
+    if hi > MANAGED_PAGES {
+        return false;
+    }
+    let _alone = mm.gate.alone();
+    let mut maps = mm.maps.lock();
+    let Some(maps) = maps.as_mut() else { return false };
+    if maps.overlaps(lo, hi) || maps.insert(lo, hi).is_err() {
+        return false;
+    }
+    let grown = Remap { flags: 0, ..request }.kernel() == request.old as i64;
+    if grown {
+        mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    } else {
+        let _ = maps.remove(lo, hi);
+    }
+    grown
+}
+
+/// An unmanaged mapping is moved onto managed addresses: what was there goes, what comes is managed from then on (if it is
+/// private anonymous memory; else it stays the kernel's).
+fn onto_managed(mm: &Mm, request: Remap) -> i64 {
+    let Some((lo, hi)) = managed_pages(request.new, request.new_len) else {
+        return request.kernel();
+    };
+    let alone = mm.gate.alone();
+    discard(mm, lo, hi, &alone);
+    mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
+    let result = request.kernel();
+    if result < 0 {
+        mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
+        return result;
+    }
+    if let Some(maps) = mm.maps.lock().as_mut() {
+        let _ = maps.insert(lo, hi);
+    }
+    mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    if mm.is_active() && activate::adopt(mm, lo, hi).is_err() {
+        mm.foreign.store(1, Ordering::Relaxed);
+    }
+    mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
+    result
+}
+
+/// Moves a managed mapping to another place: pages by the kernel, words by us.
+fn relocate(mm: &Mm, request: Remap) -> i64 {
+    let old_lo = page_of(request.old);
+    let old_hi = old_lo + request.old_len / PAGE;
+    let fixed = request.flags & libc::MREMAP_FIXED != 0;
+    if fixed
+        && (managed_pages(request.new, request.new_len)
+            .is_none_or(|(lo, hi)| hi - lo != request.new_len / PAGE))
+    {
+        return leave_managed(mm, request, old_lo, old_hi);
+    }
+    let alone = mm.gate.alone();
+    if !settle_frames(mm, old_lo, old_hi, &alone) {
+        return ENOMEM;
+    }
+    lift_protection(mm, old_lo, old_hi);
+    let mut request = request;
+    if fixed {
+        if let Some((lo, hi)) = managed_pages(request.new, request.new_len) {
+            discard(mm, lo, hi, &alone);
+        }
+    } else {
+        let pages = request.new_len / PAGE;
+        let Ok(page) = reserve(mm, pages, if pages >= CHUNK_PAGES { CHUNK_PAGES } else { 1 }) else {
+            return ENOMEM;
+        };
+        request.new = address(page);
+        request.flags |= libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    }
+    let (new_lo, new_hi) = (
+        page_of(request.new),
+        page_of(request.new) + request.new_len / PAGE,
+    );
+    // A moved mapping loses its registration. Were the kernel to merge it with its new neighbours at once, they would
+    // lose theirs with it; a flag that they don't have keeps it apart until it is registered again.
+    mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
+    let result = request.kernel();
+    if result < 0 {
+        mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
+        if !fixed {
+            forget(mm, new_lo, new_hi);
+        }
+        return result;
+    }
+    kill_point!("mremap-moved");
+    if let Some(maps) = mm.maps.lock().as_mut() {
+        let _ = maps.insert(new_lo, new_hi);
+        if request.flags & libc::MREMAP_DONTUNMAP == 0 {
+            let _ = maps.remove(old_lo, old_hi);
+        }
+    }
+    mm.top_page.fetch_max(new_hi, Ordering::Relaxed);
+    if mm.is_active() {
+        fork::NOT_INHERITED.moved(old_lo, old_hi, new_lo);
+        residency::LOCKED.moved(old_lo, old_hi, new_lo);
+        move_words(mm, old_lo, new_lo, (old_hi - old_lo).min(new_hi - new_lo));
+        discard(mm, old_lo, old_hi, &alone);
+        let old_too = request.flags & libc::MREMAP_DONTUNMAP == 0 || register(mm, old_lo, old_hi);
+        if !register(mm, new_lo, new_hi) || !old_too {
+            sys::die(&["farpage: memory moved by mremap could not be registered; the program was stopped"]);
+        }
+    }
+    mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
+    if request.flags & libc::MREMAP_DONTUNMAP != 0 {
+        mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
+    }
+    result
+}
+
+fn mark_apart(addr: u64, len: u64, advice: i32) {
+    // SAFETY: changes what a core dump would hold, no content.
+    let _ = unsafe { sys::madvise(addr, len, advice) };
+}
+
+/// A moved page loses its write protection: what fork shares is paid for before.
+fn lift_protection(mm: &Mm, lo: u64, hi: u64) {
+    if mm.is_active() {
+        cow::lift_range(mm, lo, hi);
+    }
+}
+
+/// Brings pages that wait in frames back, so that no frame names a page at its old place. Alone, so that none is evicted again
+/// meanwhile: a loop that tried before it entered once ran for ever beside busy reclaimers. They may exceed the limit for
+/// that moment. False: there is no memory even for that.
+fn settle_frames(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) -> bool {
+    !mm.is_active() || (lo..hi).all(|page| fault::unframe(mm, page))
+}
+
+/// Carries page states to the new place, chunk counts with them.
+fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
+    in_flight::unmapped(mm, from, from + pages);
+    let _step = mm.entry().moves.begin();
+    for i in 0..pages {
+        let word = mm.word(from + i);
+        let state = PageState(word.load(Ordering::Relaxed));
+        if state.raw() == 0 {
+            continue;
+        }
+        word.store(0, Ordering::Relaxed);
+        kill_point!("move-word");
+        mm.word(to + i).store(state.with_pins(0).raw(), Ordering::Release);
+        mm.chunk(to + i).fetch_or(TOUCHED, Ordering::Relaxed);
+        if state.kind() == Kind::Resident {
+            mm.chunk(from + i).fetch_sub(1, Ordering::Relaxed);
+            mm.chunk(to + i).fetch_add(1, Ordering::Relaxed);
+            mm.queue.loaded(to + i, 1);
+        }
+    }
+}
+
+/// A managed mapping moved to an unmanaged address: everything comes in first and is the kernel's from then on.
+fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
+    let active = mm.is_active();
+    if active {
+        (lo..hi)
+            .filter(|&page| mm.load(page).kind() != Kind::Untouched)
+            .for_each(|page| {
+                fault::pin(mm, page);
+            });
+    }
+    let alone = mm.gate.alone();
+    lift_protection(mm, lo, hi);
+    let result = request.kernel();
+    if active {
+        (lo..hi)
+            .filter(|&page| mm.load(page).pins() != 0)
+            .for_each(|page| fault::unpin(mm, page));
+    }
+    if result >= 0 {
+        discard(mm, lo, hi, &alone);
+        forget(mm, lo, hi);
+    }
+    result
+}

@@ -1,0 +1,27 @@
+//! Wall time per operation with 1 to 16 threads, both sides.
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use farpage_microbench::{Operation, SIDES, THREADS, side, timed};
+
+fn core(c: &mut Criterion) {
+    for operation in Operation::ALL {
+        let mut group = c.benchmark_group(operation.name());
+        for name in SIDES {
+            let side = side(name, operation);
+            for threads in [1, 2, 4, 8, THREADS] {
+                group.bench_function(BenchmarkId::new(name, threads), |b| {
+                    b.iter_custom(|times| timed(side.as_ref(), operation, threads, times as usize));
+                });
+            }
+            if let Some([taken, held]) = side.locks()
+                && taken > 0
+            {
+                println!("{}: of {taken} cluster locks {held} were found held", operation.name());
+            }
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, core);
+criterion_main!(benches);

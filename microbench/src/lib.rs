@@ -1,0 +1,255 @@
+//! The operations of the swap core beside what systems C and T replaced: a map of byte counts behind one lock per device,
+//! a tree of the pages in the swap cache behind another ([`farpage_sim::contention::baseline`]).
+//!
+//! `benches/core.rs` times them, `src/main.rs` does a given number of them so that an instruction counter can watch.
+
+use std::hint::black_box;
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farpage_core::slots::Request;
+use farpage_core::swap_table::Backing;
+use farpage_sim::contention::baseline::{Map, Tree};
+use farpage_sim::contention::memory::Memory;
+use farpage_sim::rng::Rng;
+
+/// Slots of the device; half of them are taken.
+const SLOTS: usize = 128 * 1024;
+/// Slots allocated together, as reclaim does.
+const BATCH: usize = 64;
+/// Threads at most, each with an equal share of the pages that are out.
+pub const THREADS: usize = 16;
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// A slot is taken, and given back without ever having had content. The device has been used for a while.
+    AllocateFree,
+    /// The same on a device with whole free clusters.
+    AllocateFreeEmpty,
+    /// Where a slot's content is.
+    LookUp,
+    /// A page gets its slot's word, with one reference, and loses it.
+    AddDelete,
+    /// A child gets a reference to a slot of its parent's, and gives it up.
+    Fork,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::AllocateFree,
+        Self::AllocateFreeEmpty,
+        Self::LookUp,
+        Self::AddDelete,
+        Self::Fork,
+    ];
+
+    /// The stable name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllocateFree => "allocate+free",
+            Self::AllocateFreeEmpty => "allocate+free, empty device",
+            Self::LookUp => "look-up",
+            Self::AddDelete => "add+delete",
+            Self::Fork => "fork of a table",
+        }
+    }
+}
+
+/// One side with a device that is half full, and what each thread has there.
+pub trait Side: Sync {
+    /// Does `operation` so many times as thread `me`.
+    fn work(&self, operation: Operation, me: usize, times: usize);
+
+    /// Cluster locks taken and found held since last asked; none on the side that has no clusters.
+    fn locks(&self) -> Option<[u64; 2]> {
+        None
+    }
+}
+
+/// Both sides, by their stable names.
+pub const SIDES: [&str; 2] = ["farpage", "baseline"];
+
+/// A side by its name, ready for `operation`.
+#[must_use]
+pub fn side(name: &str, operation: Operation) -> Box<dyn Side> {
+    let fragmented = operation != Operation::AllocateFreeEmpty;
+    if name == SIDES[0] {
+        Box::new(Ours::new(fragmented))
+    } else {
+        Box::new(Replaced::new(fragmented))
+    }
+}
+
+/// Wall time for `times` operations by each of `threads`, per thread.
+pub fn timed(side: &dyn Side, operation: Operation, threads: usize, times: usize) -> Duration {
+    let barrier = Barrier::new(threads + 1);
+    thread::scope(|scope| {
+        let body = |me| {
+            barrier.wait();
+            side.work(operation, me, times);
+        };
+        let running: Vec<_> = (0..threads).map(|me| scope.spawn(move || body(me))).collect();
+        barrier.wait();
+        let start = Instant::now();
+        for thread in running {
+            thread.join().expect("ends");
+        }
+        start.elapsed() / threads as u32
+    })
+}
+
+/// Which of the slots that were taken in order stay: half of the device, at random or what was taken first.
+fn keep(taken: Vec<u32>, fragmented: bool) -> (Vec<u32>, Vec<u32>) {
+    let mut rng = Rng::new(1);
+    let mut kept = taken;
+    let mut freed = Vec::new();
+    while kept.len() > SLOTS / 2 {
+        let at = if fragmented { rng.below(kept.len()) } else { kept.len() - 1 };
+        freed.push(kept.swap_remove(at));
+    }
+    (kept, freed)
+}
+
+fn share(kept: &[u32], me: usize) -> &[u32] {
+    let each = kept.len() / THREADS;
+    &kept[me * each..(me + 1) * each]
+}
+
+/// The allocator and the table of `farpage-core`.
+struct Ours {
+    memory: Memory,
+    kept: Vec<u32>,
+    tally: Mutex<[u64; 2]>,
+}
+
+impl Ours {
+    fn new(fragmented: bool) -> Self {
+        let memory = Memory::new(1, SLOTS);
+        let slots = memory.slots();
+        let mut taken = Vec::new();
+        while taken.len() < SLOTS * 3 / 4 {
+            let me = taken.len() / BATCH % THREADS;
+            let run = slots.alloc(&request(me, BATCH)).expect("room");
+            taken.extend(run.first..run.first + run.count as u32);
+            for slot in run.first..run.first + run.count as u32 {
+                memory.table().publish(slot, Backing::Device { crc: slot }).expect("busy");
+            }
+        }
+        let (kept, freed) = keep(taken, fragmented);
+        for slot in freed {
+            memory.table().put(slot, 1).expect("backed");
+            slots.release(&[slot], 1).expect("ours");
+        }
+        Self { memory, kept, tally: Mutex::default() }
+    }
+}
+
+const fn request(me: usize, want: usize) -> Request {
+    Request {
+        owner: me as u16 + 1,
+        cpu: me as u32,
+        order: 0,
+        want,
+        has_file: true,
+    }
+}
+
+impl Side for Ours {
+    fn work(&self, operation: Operation, me: usize, times: usize) {
+        let (slots, table, owner) = (self.memory.slots(), self.memory.table(), me as u16 + 1);
+        let own = share(&self.kept, me);
+        let around = own.iter().cycle().take(times);
+        match operation {
+            Operation::AllocateFree | Operation::AllocateFreeEmpty => {
+                let mut left = times;
+                while left > 0 {
+                    let run = slots.alloc(&request(me, left.min(BATCH))).expect("room");
+                    for slot in run.first..run.first + run.count as u32 {
+                        slots.release(&[slot], owner).expect("ours");
+                    }
+                    left -= run.count;
+                }
+                let tally = slots.take_tally();
+                let mut all = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+                *all = [all[0] + tally.locks, all[1] + tally.missed];
+            }
+            Operation::LookUp => around.for_each(|&slot| {
+                black_box(table.load(slot).backing());
+            }),
+            Operation::AddDelete => around.for_each(|&slot| {
+                table.put(slot, owner).expect("backed");
+                table.publish(slot, Backing::Device { crc: slot }).expect("busy");
+            }),
+            Operation::Fork => around.for_each(|&slot| {
+                table.dup(slot).expect("backed");
+                table.put(slot, owner).expect("backed");
+            }),
+        }
+    }
+
+    fn locks(&self) -> Option<[u64; 2]> {
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(std::mem::take(&mut *tally))
+    }
+}
+
+/// The map and the tree, each behind the one lock of the device.
+struct Replaced {
+    map: Mutex<Map>,
+    tree: Mutex<Tree>,
+    kept: Vec<u32>,
+}
+
+impl Replaced {
+    fn new(fragmented: bool) -> Self {
+        let mut map = Map::new(SLOTS);
+        let taken = (0..SLOTS * 3 / 4).map(|_| map.alloc().expect("room")).collect();
+        let (kept, freed) = keep(taken, fragmented);
+        for slot in freed {
+            assert!(map.down(slot), "slot {slot} was taken");
+        }
+        // One for the page table, one for the swap cache.
+        kept.iter().for_each(|&slot| assert!(map.up(slot), "taken"));
+        let tree = kept.iter().map(|&slot| (slot, u64::from(slot))).collect();
+        Self { map: Mutex::new(map), tree: Mutex::new(tree), kept }
+    }
+
+    fn map<R>(&self, work: impl FnOnce(&mut Map) -> R) -> R {
+        work(&mut self.map.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn tree<R>(&self, work: impl FnOnce(&mut Tree) -> R) -> R {
+        work(&mut self.tree.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Side for Replaced {
+    fn work(&self, operation: Operation, me: usize, times: usize) {
+        let around = share(&self.kept, me).iter().cycle().take(times);
+        match operation {
+            Operation::AllocateFree | Operation::AllocateFreeEmpty => {
+                for _ in 0..times.div_ceil(BATCH) {
+                    let batch: [u32; BATCH] = std::array::from_fn(|_| self.map(|map| map.alloc().expect("room")));
+                    batch.iter().for_each(|&slot| assert!(self.map(|map| map.down(slot)), "taken"));
+                }
+            }
+            Operation::LookUp => around.for_each(|&slot| {
+                black_box(self.tree(|tree| tree.get(&slot).copied()));
+            }),
+            Operation::AddDelete => around.for_each(|&slot| {
+                self.tree(|tree| tree.remove(&slot));
+                assert!(self.map(|map| map.down(slot)), "taken");
+                assert!(self.map(|map| map.up(slot)), "taken");
+                self.tree(|tree| tree.insert(slot, u64::from(slot)));
+            }),
+            Operation::Fork => around.for_each(|&slot| {
+                assert!(self.map(|map| map.up(slot)), "taken");
+                assert!(self.map(|map| map.down(slot)), "taken");
+            }),
+        }
+    }
+}
