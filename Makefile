@@ -13,7 +13,7 @@ export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-fit bench-kernel traces lint format clean
+.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-zpool bench-fit bench-kernel traces lint format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -65,8 +65,11 @@ tsan: ## data races in the stress tests of slots and zpool (nightly toolchain wi
 	RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/tsan \
 	  $(CARGO) +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu -p farpage-core --lib --test zpool thread
 
-bench-core: ## cost per operation of slots, swap table and zpool; BENCH="--save FILE" or "--baseline FILE"
-	$(CARGO) bench -p farpage-core --bench core -- $(BENCH)
+bench-core: ## instructions and time per operation of slots and swap table beside what they replaced (valgrind)
+	@$(PYTHON) tests/bench/core.py $(BENCH)
+
+bench-zpool: ## time per object of the compressed tier's pool, without a codec
+	$(CARGO) bench -p farpage-core --bench zpool
 
 bench: build ## farpage against the kernel's own swap, small and of everything (about 4 minutes; root)
 	@mkdir -p build

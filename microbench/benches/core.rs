@@ -1,5 +1,7 @@
 //! Wall time per operation with 1 to 16 threads, both sides.
 
+use std::time::Duration;
+
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use farpage_microbench::{Operation, SIDES, THREADS, side, timed};
 
@@ -16,12 +18,19 @@ fn core(c: &mut Criterion) {
             if let Some([taken, held]) = side.locks()
                 && taken > 0
             {
-                println!("{}: of {taken} cluster locks {held} were found held", operation.name());
+                println!(
+                    "{}: of {taken} cluster locks {held} were found held",
+                    operation.name()
+                );
             }
         }
         group.finish();
     }
 }
 
-criterion_group!(benches, core);
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);
+    targets = core
+}
 criterion_main!(benches);

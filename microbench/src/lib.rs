@@ -108,7 +108,11 @@ fn keep(taken: Vec<u32>, fragmented: bool) -> (Vec<u32>, Vec<u32>) {
     let mut kept = taken;
     let mut freed = Vec::new();
     while kept.len() > SLOTS / 2 {
-        let at = if fragmented { rng.below(kept.len()) } else { kept.len() - 1 };
+        let at = if fragmented {
+            rng.below(kept.len())
+        } else {
+            kept.len() - 1
+        };
         freed.push(kept.swap_remove(at));
     }
     (kept, freed)
@@ -136,7 +140,10 @@ impl Ours {
             let run = slots.alloc(&request(me, BATCH)).expect("room");
             taken.extend(run.first..run.first + run.count as u32);
             for slot in run.first..run.first + run.count as u32 {
-                memory.table().publish(slot, Backing::Device { crc: slot }).expect("busy");
+                memory
+                    .table()
+                    .publish(slot, Backing::Device { crc: slot })
+                    .expect("busy");
             }
         }
         let (kept, freed) = keep(taken, fragmented);
@@ -144,7 +151,11 @@ impl Ours {
             memory.table().put(slot, 1).expect("backed");
             slots.release(&[slot], 1).expect("ours");
         }
-        Self { memory, kept, tally: Mutex::default() }
+        Self {
+            memory,
+            kept,
+            tally: Mutex::default(),
+        }
     }
 }
 
@@ -215,7 +226,11 @@ impl Replaced {
         // One for the page table, one for the swap cache.
         kept.iter().for_each(|&slot| assert!(map.up(slot), "taken"));
         let tree = kept.iter().map(|&slot| (slot, u64::from(slot))).collect();
-        Self { map: Mutex::new(map), tree: Mutex::new(tree), kept }
+        Self {
+            map: Mutex::new(map),
+            tree: Mutex::new(tree),
+            kept,
+        }
     }
 
     fn map<R>(&self, work: impl FnOnce(&mut Map) -> R) -> R {
@@ -233,8 +248,11 @@ impl Side for Replaced {
         match operation {
             Operation::AllocateFree | Operation::AllocateFreeEmpty => {
                 for _ in 0..times.div_ceil(BATCH) {
-                    let batch: [u32; BATCH] = std::array::from_fn(|_| self.map(|map| map.alloc().expect("room")));
-                    batch.iter().for_each(|&slot| assert!(self.map(|map| map.down(slot)), "taken"));
+                    let batch: [u32; BATCH] =
+                        std::array::from_fn(|_| self.map(|map| map.alloc().expect("room")));
+                    batch
+                        .iter()
+                        .for_each(|&slot| assert!(self.map(|map| map.down(slot)), "taken"));
                 }
             }
             Operation::LookUp => around.for_each(|&slot| {
