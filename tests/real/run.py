@@ -26,6 +26,7 @@ import semantics  # noqa: F401
 import stress  # noqa: F401
 import swapoff_test  # noqa: F401
 import swapspec  # noqa: F401
+import terminal_test  # noqa: F401
 from cases import fresh_directory, run_case
 from cgroup import Cgroup, sweep
 from common import BUILD, FARPAGE, NOBODY, ROOT, Result, Skip

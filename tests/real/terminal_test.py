@@ -1,0 +1,105 @@
+"""Programs on a terminal and those that leave it: job control, forkpty, daemon."""
+
+import shlex
+
+from cases import swapped_out
+from checks import run_words
+from common import check
+from context import test
+
+# An interactive shell on a terminal of its own starts the command, which is stopped by Ctrl-Z and goes on by `fg`.
+SHELL = """
+import os, pathlib, pty, select, sys, time
+command, mark = sys.argv[1:]
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp('bash', ['bash', '--norc', '--noprofile', '-i'])
+seen = b''
+def expect(text, seconds=30):
+    global seen
+    end = time.monotonic() + seconds
+    while text not in seen:
+        if not select.select([terminal], [], [], max(0, end - time.monotonic()))[0]:
+            sys.exit(f'no {text!r} on the terminal: {seen[-400:]!r}')
+        seen += os.read(terminal, 4096)
+    seen = seen.split(text, 1)[1]
+def states():
+    found = []
+    for entry in pathlib.Path('/proc').glob('[0-9]*'):
+        try:
+            if mark.encode() in (entry / 'cmdline').read_bytes() and int(entry.name) != os.getpid():
+                found.append((entry / 'stat').read_text().rsplit(')', 1)[1].split()[0])
+        except OSError:
+            pass
+    return found
+os.write(terminal, command.encode() + b'\\n')
+expect(b'READY')
+os.write(terminal, b'\\x1a')
+expect(b'Stopped')
+stopped = states()
+os.write(terminal, b'fg\\n')
+expect(mark.encode())
+os.write(terminal, b'go on\\n')
+expect(b'READ 5 SUM')
+os.write(terminal, b'exit\\n')
+os.waitpid(pid, 0)
+print(' '.join(sorted(stopped)))
+"""
+STOPPED = """
+import sys
+held = bytearray(b'farpage!') * (12 << 20)
+print('REA' + 'DY', flush=True)
+line = sys.stdin.readline().strip()
+print('READ', len(line), 'SUM' if held == bytearray(b'farpage!') * (12 << 20) else 'WRONG', flush=True)
+"""
+
+# A child on a terminal of its own reads what it inherited, swapped out or not; so does a daemon, whose parent has ended.
+CHILDREN = """
+import ctypes, os, pty, sys
+held = bytearray(b'farpage!') * (8 << 20)
+same = lambda: held == bytearray(b'farpage!') * (8 << 20)
+pid, terminal = pty.fork()
+if pid == 0:
+    print('PTY', os.isatty(0), same(), flush=True)
+    os._exit(0)
+seen = b''
+try:
+    while part := os.read(terminal, 4096):
+        seen += part
+except OSError:
+    pass
+print(seen.decode().strip(), os.waitpid(pid, 0)[1], flush=True)
+reading, writing = os.pipe()
+if os.fork() == 0:
+    assert ctypes.CDLL(None).daemon(1, 1) == 0
+    held[0] = 1
+    held[0] = ord('f')
+    os.write(writing, f'DAEMON {os.getpgrp() == os.getsid(0)} {same()}'.encode())
+    os._exit(0)
+os.close(writing)
+said = b''
+while part := os.read(reading, 4096):
+    said += part
+print(said.decode(), same())
+"""
+
+
+@test("job-control", ("quick", "soak"), per_delivery=True)
+def job_control(context):
+    """Ctrl-Z stops the program and farpage with it, so that the shell has its terminal back; `fg` goes on with both."""
+    mark = f"farpage-job-{context.delivery}"
+    words = run_words("-q", "--ram", "48M", "--delivery", context.delivery) + ["python3", "-c", STOPPED, mark]
+    command = shlex.join(str(word) for word in words)
+    got = context.plain(["python3", "-c", SHELL, command, mark], timeout_s=90)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-500:]}")
+    check(got.out.split() and set(got.out.split()) == {"T"}, f"states of farpage and the program when stopped: {got.out!r}")
+
+
+@test("terminal-and-daemon", ("quick", "soak", "user"), per_delivery=True)
+def terminal_and_daemon(context):
+    """forkpty and daemon(3) keep what the parent had."""
+    got = context.budget_run(48, ["python3", "-c", CHILDREN], timeout_s=60)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-400:]}")
+    wanted = ["PTY True True 0", "DAEMON True True True"]
+    check(got.out.split("\n")[:2] == wanted, f"{got.out!r}, expected {wanted}")
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
