@@ -72,6 +72,40 @@ def semantics_dormant(context):
         check(swapped_out(got.stats) == 0, f"{name}: it was to fit in its budget")
 
 
+# Says how many of 3072 pages are in RAM when just written, after MADV_PAGEOUT and after MADV_WILLNEED (which fetches a quarter of the
+# budget at most).
+ADVISED = """
+import ctypes, mmap, time
+libc = ctypes.CDLL(None, use_errno=True)
+size = 12 << 20
+area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+area[:] = bytes(range(1, 129)) * (size // 128)
+start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+def resident():
+    seen = ctypes.create_string_buffer(size // 4096)
+    assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), seen) == 0
+    return sum(byte & 1 for byte in seen.raw)
+print(resident())
+assert libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), 21) == 0
+print(resident())
+assert libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), 3) == 0
+end = time.monotonic() + 20
+while resident() < 3000 and time.monotonic() < end:
+    time.sleep(0.05)
+print(resident(), area[:] == bytes(range(1, 129)) * (size // 128))
+"""
+
+
+@test("advised", ("quick", "soak", "user"), per_delivery=True)
+def advised(context):
+    """MADV_PAGEOUT really lets pages go, MADV_WILLNEED really fetches them before they are touched."""
+    got = context.budget_run(64, ["python3", "-c", ADVISED], timeout_s=60, extra=["--eager"])
+    check(got.code == 0, failures(got))
+    written, out, back, same = got.out.split()
+    check(int(written) > 3000 and int(out) < 100, f"pages in RAM: {written} of 3072 when written, {out} after PAGEOUT")
+    check(int(back) >= 3000 and same == "True", f"pages in RAM after WILLNEED: {back} of 3072; content as written: {same}")
+
+
 @test("spawnmany", per_delivery=True)
 def spawnmany(context):
     got = context.budget_run(64, [program("spawnmany"), 192, 400 if context.soak else 120], timeout_s=180)
