@@ -1,7 +1,8 @@
 //! `farpage check`: does everything in a pool agree with everything else?
 //!
 //! - a slot's count is the number of page states, of all processes, that name it, and of slots whose content was moved to it;
-//! - a cluster's count is that of its slots that are not free, and it is on the list that it says, and on no other;
+//! - a cluster's count is that of its slots that are not free, also where it is 0, and it is on the list that it says, and on no
+//!   other;
 //! - a compressed slot's object names the slot, and no object names a slot that does not name it;
 //! - no slot is busy and no cluster locked with a process that is gone.
 //!
@@ -22,11 +23,13 @@ use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
 
 use crate::pool::{Pool, ProcEntry, entry_state};
 use crate::recount::{self, References};
+use crate::sys::Errno;
 use crate::{snapshot, tiers};
 
 /// Looks at the pool before a difference is believed, and the time between them.
 const LOOKS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(60);
+const CLUSTER_BYTES: u64 = CLUSTER_SLOTS as u64 * 8;
 
 /// What was found. One line per problem.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,10 +79,11 @@ fn look(file: &File, pool: &Pool) -> Result<Look, String> {
     let mut look = Look::default();
     let in_use = |entry: &&ProcEntry| entry.state.load(Ordering::Acquire) != entry_state::FREE;
     look.report.processes = pool.processes().iter().filter(in_use).count();
-    let (held, total) = recount::references(pool, file.as_raw_fd())
-        .map_err(|e| format!("the pool can't be read: errno {}", e.0))?;
+    let unreadable = |e: Errno| format!("the pool can't be read: errno {}", e.0);
+    let (held, total) = recount::references(pool, file.as_raw_fd()).map_err(unreadable)?;
     look.report.references = total;
     look_at_clusters(pool, &held, &mut look);
+    look_at_empty_clusters(pool, file.as_raw_fd(), &mut look).map_err(unreadable)?;
     look_at_objects(pool, &mut look);
     look_at_queue(pool, &mut look);
     look_at_charges(pool, &mut look);
@@ -119,34 +123,45 @@ pub fn lost_slots(pool: &Pool, pool_fd: i32, index: usize) -> Option<u64> {
 
 fn look_at_clusters(pool: &Pool, held: &References, look: &mut Look) {
     let slots = pool.slots();
-    let used = pool.devices().iter().zip(pool.device_states());
-    for (device, state) in used {
-        // Clusters from here on were never used.
-        let fresh = device.first_cluster + state.fresh.load(Ordering::Relaxed);
-        for cluster in device.first_cluster..fresh.min(device.end_cluster()) {
-            let word = slots.cluster_word(cluster);
-            match word.holder() {
-                Some(holder) if is_gone(pool, holder) => {
-                    look.problems.insert(format!(
-                        "cluster {cluster}: locked by entry {holder}, which is gone"
-                    ));
-                }
-                Some(_) => {}
-                None => {
-                    if let Some(fault) = slots.fault_of(cluster) {
-                        look.problems
-                            .insert(format!("cluster {cluster}: {fault}: {word:?}"));
-                    }
-                }
+    for cluster in recount::used_clusters(pool) {
+        let word = slots.cluster_word(cluster);
+        match word.holder() {
+            Some(holder) if is_gone(pool, holder) => {
+                look.problems.insert(format!(
+                    "cluster {cluster}: locked by entry {holder}, which is gone"
+                ));
             }
-            if word.count() > 0 {
-                let first = cluster * CLUSTER_SLOTS as u32;
-                for slot in first..first + CLUSTER_SLOTS as u32 {
-                    look_at_slot(pool, slot, u32::from(recount::held(held, slot)), look);
+            Some(_) => {}
+            None => {
+                if let Some(fault) = slots.fault_of(cluster) {
+                    look.problems
+                        .insert(format!("cluster {cluster}: {fault}: {word:?}"));
                 }
             }
         }
+        if word.count() > 0 {
+            let first = cluster * CLUSTER_SLOTS as u32;
+            for slot in first..first + CLUSTER_SLOTS as u32 {
+                look_at_slot(pool, slot, u32::from(recount::held(held, slot)), look);
+            }
+        }
     }
+}
+
+/// Slots that are not free, in clusters that count none: nobody would ever free them. The table is read from the file, where it
+/// has memory, since a look at the mapping would give memory to all of it.
+fn look_at_empty_clusters(pool: &Pool, pool_fd: i32, look: &mut Look) -> Result<(), Errno> {
+    let start = pool.layout().slots;
+    let end = start + pool.layout().cluster_count * CLUSTER_BYTES;
+    recount::each_word(pool_fd, start, end, |at, word| {
+        let slot = ((at - start) / 8) as u32;
+        let cluster = pool.slots().cluster_word(slot / CLUSTER_SLOTS as u32);
+        if word != 0 && cluster.count() == 0 && cluster.holder().is_none() {
+            let word = SlotWord(word);
+            look.problems
+                .insert(format!("slot {slot}: {word:?} in a cluster that counts none"));
+        }
+    })
 }
 
 fn look_at_slot(pool: &Pool, slot: u32, held: u32, look: &mut Look) {

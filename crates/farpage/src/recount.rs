@@ -123,30 +123,40 @@ pub fn reachable(pool: &Pool, pool_fd: i32) -> Result<References, Errno> {
 fn named_by_pages(pool: &Pool, pool_fd: i32) -> Result<(References, u64), Errno> {
     let mut found = References::new();
     let mut total = 0;
-    let mut buffer = vec![0u64; BUFFER_BYTES / 8];
     for (index, entry) in pool.processes().iter().enumerate() {
         if entry.state.load(Ordering::Acquire) == entry_state::FREE {
             continue;
         }
-        let mut at = pool.layout().states + index as u64 * STATES_LEN;
-        let end = at + STATES_LEN;
-        while let Some((from, to)) = next_data(pool_fd, at, end) {
-            at = (from + BUFFER_BYTES as u64).min(to);
-            let words = &mut buffer[..(at - from) as usize / 8];
-            read_words(pool_fd, words, from)?;
-            for state in words.iter().map(|word| PageState(*word)) {
-                if state.kind() == Kind::Swapped {
-                    let (cluster, place) = split(state.slot());
-                    let counts = found
-                        .entry(cluster)
-                        .or_insert_with(|| Box::new([0; CLUSTER_SLOTS]));
-                    counts[place] = counts[place].saturating_add(1);
-                    total += 1;
-                }
+        let start = pool.layout().states + index as u64 * STATES_LEN;
+        each_word(pool_fd, start, start + STATES_LEN, |_, word| {
+            let state = PageState(word);
+            if state.kind() == Kind::Swapped {
+                let count = count_of(&mut found, state.slot());
+                *count = count.saturating_add(1);
+                total += 1;
             }
-        }
+        })?;
     }
     Ok((found, total))
+}
+
+/// Calls `f` with the offset and the value of every word of the file between the offsets `start` and `end` that has memory.
+///
+/// # Errors
+/// The file can't be read.
+pub fn each_word(pool_fd: i32, start: u64, end: u64, mut f: impl FnMut(u64, u64)) -> Result<(), Errno> {
+    let mut buffer = vec![0u64; BUFFER_BYTES / 8];
+    let mut at = start;
+    while let Some((from, to)) = next_data(pool_fd, at, end) {
+        at = (from + BUFFER_BYTES as u64).min(to);
+        let words = &mut buffer[..(at - from) as usize / 8];
+        read_words(pool_fd, words, from)?;
+        (from..)
+            .step_by(8)
+            .zip(words.iter())
+            .for_each(|(at, word)| f(at, *word));
+    }
+    Ok(())
 }
 
 fn split(slot: u32) -> (u32, usize) {

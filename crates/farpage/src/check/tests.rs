@@ -140,6 +140,13 @@ fn each_kind_of_damage_is_found() {
     assert_eq!(lines("busy with a process that is gone"), 1);
     word(4).store(was, Ordering::Relaxed);
     assert_eq!(tree.problems(), Vec::<String>::new());
+    // In the next cluster, which was never used, and in one far from it.
+    for cluster in [1, 5] {
+        let stray = &words[slot as usize + cluster * CLUSTER_SLOTS];
+        stray.store(was, Ordering::Relaxed);
+        assert_eq!(lines("in a cluster that counts none"), 1);
+        stray.store(0, Ordering::Relaxed);
+    }
     let held = tree.pool.slots().try_lock(slot / CLUSTER_SLOTS as u32, 9);
     assert!(held.is_some() && lines("locked by entry 9, which is gone") == 1);
 }
