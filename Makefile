@@ -66,6 +66,7 @@ tsan: ## data races in the stress tests of slots and zpool (nightly toolchain wi
 	  $(CARGO) +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu -p farpage-core --lib --test zpool thread
 
 bench-core: ## instructions and time per operation of slots and swap table beside what they replaced (valgrind)
+	@sh tests/real/deps.sh $(PYTHON) valgrind valgrind
 	@$(PYTHON) tests/bench/core.py $(BENCH)
 
 bench-zpool: ## time per object of the compressed tier's pool, without a codec

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what the demo and the tests run: packages by apt-get when we are root, NumPy into .venv by pip.
-# Usage: deps.sh PYTHON. Quick and silent when nothing is missing. Who is not root is told what is missing.
+# Usage: deps.sh PYTHON [PACKAGE COMMAND]... (what else is wanted). Quick and silent when nothing is missing. Who is not root is told what is missing.
 # Exit 1: an installation failed.
 set -u
 python=${1:-python3}
@@ -28,6 +28,11 @@ need util-linux setpriv
 need mount losetup
 need procps ps
 need mawk awk
+[ $# = 0 ] || shift
+while [ $# -ge 2 ]; do
+    need "$1" "$2"
+    shift 2
+done
 if [ ! -x .venv/bin/python ]; then
     "$python" -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
 fi

@@ -40,7 +40,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 pub use keeper::keep;
-pub use names::{Against, Subject, Workload};
+pub use names::{Against, Subject, System, Workload};
 pub use plan::Config;
 pub use work::{WorkArgs, work};
 

@@ -102,6 +102,43 @@ impl Subject {
     }
 }
 
+/// One of the five systems, which the engine can do without (`--baseline`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// VMA readahead, and what grew out of it; without: neighbours on the device, 8 pages.
+    Readahead,
+    /// Huge pages swapped whole; without: small pages.
+    Huge,
+    /// Swapoff in device order with large reads; without: clusters with windows that count their hits, as system O left it.
+    Swapoff,
+}
+
+impl System {
+    pub const ALL: [Self; 3] = [Self::Readahead, Self::Huge, Self::Swapoff];
+
+    /// The letter of the design.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Readahead => "V",
+            Self::Huge => "H",
+            Self::Swapoff => "O",
+        }
+    }
+
+    /// # Errors
+    /// One line that lists what there is.
+    pub fn parse(letter: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|one| one.letter() == letter);
+        known.ok_or_else(|| match letter {
+            "C" | "T" => format!(
+                "{letter}: the engine can't do without it; use V, H, O, and for C and T `make bench-core` and `farpage sim contention`"
+            ),
+            _ => format!("{letter:?}: use V, H, O"),
+        })
+    }
+}
+
 /// Where pages go: the kernel's side and farpage's have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
@@ -174,6 +211,9 @@ mod tests {
             assert_eq!(Against::parse(against.name()), Ok(against));
         }
         assert_eq!(Subject::parse("readahead"), Ok(Subject::Readahead));
+        for system in System::ALL {
+            assert_eq!(System::parse(system.letter()), Ok(system));
+        }
     }
 
     #[test]
@@ -193,5 +233,10 @@ mod tests {
                 .contains("not built yet")
         );
         assert!(Against::parse("disk").is_err());
+        assert!(
+            System::parse("C")
+                .expect_err("refused")
+                .contains("make bench-core")
+        );
     }
 }

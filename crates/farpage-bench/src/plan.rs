@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use farpage_core::units::{PAGE_SIZE, format_size};
 
-use crate::names::{Against, Backing, Subject, Workload};
+use crate::names::{Against, Backing, Subject, System, Workload};
 
 /// RAM and rounds of the tour, which is to end within minutes on a disk, and of what is asked for by name.
 const TOUR: (u64, u32) = (96 << 20, 3);
@@ -40,6 +40,8 @@ pub const MEMORY_DIRECTORY: &str = "/dev/shm";
 pub struct Config {
     /// None: the tour.
     pub subjects: Vec<Subject>,
+    /// What each of these systems is worth, and nothing else: farpage with it beside farpage without.
+    pub baseline: Vec<System>,
     /// None: what this user can do.
     pub against: Vec<Against>,
     pub ram_bytes: Option<u64>,
@@ -118,6 +120,8 @@ pub struct Comparison {
     pub workload: Workload,
     pub backing: Backing,
     pub sides: Vec<Side>,
+    /// What the first side has and the second does without, if that is what is compared.
+    pub gain: Option<System>,
     pub ram_bytes: u64,
     pub data_bytes: u64,
 }
@@ -129,13 +133,16 @@ impl Comparison {
         if self.workload == Workload::Startup {
             return format!("startup: {}", self.workload.about());
         }
+        let gain = self.gain.map_or(String::new(), |system| {
+            format!("what {} is worth: ", system.letter())
+        });
         let backing = match self.backing {
             Backing::File => "swap file",
             Backing::Compressed => "compressed RAM",
             Backing::Memory => "file in RAM (kernel: zram)",
         };
         format!(
-            "{}, {backing}: {}; {} of data, {} of RAM",
+            "{gain}{}, {backing}: {}; {} of data, {} of RAM",
             self.workload.name(),
             self.workload.about(),
             format_size(self.data_bytes),
@@ -178,7 +185,7 @@ pub struct Abilities {
 /// # Errors
 /// One line, for what can't be done.
 pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
-    let tour = config.subjects.is_empty();
+    let tour = config.subjects.is_empty() && config.baseline.is_empty();
     let (ram, rounds) = if tour { TOUR } else { NAMED };
     let ram_bytes = config.ram_bytes.unwrap_or(ram);
     let factor = config.factor.unwrap_or(FACTOR);
@@ -193,6 +200,21 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
         return Err(format!("--size {factor}: a factor from 1 to 64 is wanted"));
     }
     let mut notes = Vec::new();
+    let rounds = config.pairs.unwrap_or(rounds);
+    let seconds = if tour { 1.0 } else { 2.0 };
+    if !config.baseline.is_empty() {
+        let sizes = Sizes {
+            ram_bytes,
+            factor,
+            tour,
+        };
+        return Ok(Plan {
+            comparisons: of_baseline(&config.baseline, sizes, able, &mut notes),
+            rounds,
+            seconds,
+            notes,
+        });
+    }
     let against = sides_wanted(config, able, &mut notes)?;
     let sizes = Sizes {
         ram_bytes,
@@ -223,8 +245,8 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
     }
     Ok(Plan {
         comparisons,
-        rounds: config.pairs.unwrap_or(rounds),
-        seconds: if tour { 1.0 } else { 2.0 },
+        rounds,
+        seconds,
         notes,
     })
 }
@@ -290,6 +312,7 @@ impl Sizes {
             workload,
             backing,
             sides,
+            gain: None,
             ram_bytes,
             data_bytes: whole(ram_bytes as f64 * factor),
         }
@@ -390,6 +413,42 @@ fn ways(workload: Workload, backing: Backing, tour: bool) -> Vec<Way> {
     ways
 }
 
+/// Each system's workload on farpage with it and without.
+fn of_baseline(
+    systems: &[System],
+    sizes: Sizes,
+    able: &Abilities,
+    notes: &mut Vec<String>,
+) -> Vec<Comparison> {
+    if let Err(why) = &able.cgroup {
+        notes.push(format!("no hard limit around farpage: {why}"));
+    }
+    let mut comparisons = Vec::new();
+    for system in systems {
+        let (workload, with, without) = match system {
+            System::Readahead => (Workload::Mixed, Way::Own, Way::Readahead("cluster")),
+            System::Huge => (Workload::Huge, Way::Huge("always"), Way::Huge("never")),
+            System::Swapoff => {
+                let (order, window) = ORDERS[1];
+                (Workload::Swapoff, Way::Own, Way::Emptied { order, window })
+            }
+        };
+        let mut backings = vec![Backing::File];
+        if *system == System::Huge && able.memory.is_ok() {
+            backings.push(Backing::Memory);
+        }
+        comparisons.extend(backings.into_iter().map(|backing| Comparison {
+            gain: Some(*system),
+            ..sizes.comparison(
+                workload,
+                backing,
+                vec![Side::Farpage(with), Side::Farpage(without)],
+            )
+        }));
+    }
+    comparisons
+}
+
 /// V1 and V2 under every policy, on a swap file: in compressed RAM nothing is read ahead from a device.
 fn of_readahead(against: &[Against], sizes: Sizes, comparisons: &mut Vec<Comparison>) {
     for workload in [Workload::Mixed, Workload::Solve] {
@@ -401,142 +460,4 @@ fn of_readahead(against: &[Against], sizes: Sizes, comparisons: &mut Vec<Compari
 }
 
 #[cfg(test)]
-pub mod tests {
-    use super::*;
-
-    pub fn able() -> Abilities {
-        Abilities {
-            cgroup: Ok(()),
-            swap_file: Ok(()),
-            zram: Ok(()),
-            memory: Ok(()),
-        }
-    }
-
-    pub fn config(names: &[&str]) -> Config {
-        Config {
-            subjects: names
-                .iter()
-                .map(|name| Subject::parse(name).expect("a name"))
-                .collect(),
-            against: Vec::new(),
-            ram_bytes: None,
-            factor: None,
-            pairs: None,
-            directory: "/var/tmp".into(),
-            run_args: Vec::new(),
-            incompressible: false,
-            json: None,
-            html: None,
-            program: "farpage".into(),
-            command: vec!["farpage".to_owned(), "bench".to_owned()],
-        }
-    }
-
-    #[test]
-    fn the_tour_is_everything_on_both_backings() {
-        let plan = plan(&config(&[]), &able()).expect("a plan");
-        // startup, solve and usemem once, huge on three kinds of swap, the others on two.
-        assert_eq!(plan.comparisons.len(), 20);
-        assert_eq!(plan.rounds, 3);
-        assert!(
-            plan.comparisons
-                .iter()
-                .all(|one| (RAM_MIN..=TOUR.0).contains(&one.ram_bytes))
-        );
-        assert!(plan.notes[0].starts_with("solve: left out"));
-    }
-
-    #[test]
-    fn an_ordinary_user_measures_farpage_alone_and_is_told() {
-        let not_root = Err("not root".to_owned());
-        let able = Abilities {
-            cgroup: not_root.clone(),
-            swap_file: not_root.clone(),
-            zram: not_root,
-            memory: Ok(()),
-        };
-        let mut config = config(&["seq"]);
-        let alone = plan(&config, &able).expect("a plan");
-        assert_eq!(alone.comparisons.len(), 2);
-        assert!(alone.comparisons.iter().all(|one| one.sides == [FARPAGE]));
-        assert_eq!(
-            alone.notes,
-            [
-                "no hard limit around farpage: not root",
-                "kernel-file left out: not root",
-                "kernel-zram left out: not root"
-            ]
-        );
-        config.against = vec![Against::KernelFile];
-        assert_eq!(
-            plan(&config, &able),
-            Err("--against kernel-file: not root".to_owned())
-        );
-    }
-
-    #[test]
-    fn sides_follow_against() {
-        let mut config = config(&["fill"]);
-        config.against = vec![Against::KernelZram, Against::Ram];
-        let plan = plan(&config, &able()).expect("a plan");
-        assert_eq!(plan.comparisons.len(), 1);
-        assert_eq!(plan.comparisons[0].backing, Backing::Compressed);
-        assert_eq!(plan.comparisons[0].sides, [Side::Ram, Side::Kernel, FARPAGE]);
-        assert_eq!(plan.comparisons[0].data_bytes, 4 * plan.comparisons[0].ram_bytes);
-    }
-
-    #[test]
-    fn readahead_has_a_row_for_each_policy() {
-        let plan = plan(&config(&["readahead"]), &able()).expect("a plan");
-        let names: Vec<_> = plan.comparisons[0].sides.iter().map(|side| side.name()).collect();
-        assert_eq!(
-            names,
-            [
-                "kernel",
-                "farpage none",
-                "farpage cluster",
-                "farpage vma",
-                "farpage adaptive"
-            ]
-        );
-        assert_eq!(plan.comparisons[1].workload, Workload::Solve);
-    }
-
-    #[test]
-    fn swapoff_and_huge_have_a_side_for_each_way() {
-        let plan = |names: &[&str]| plan(&config(names), &able()).expect("a plan").comparisons;
-        let emptied = plan(&["swapoff"]);
-        let shape =
-            |all: &[Comparison]| -> Vec<_> { all.iter().map(|one| (one.backing, one.sides.len())).collect() };
-        assert_eq!(shape(&emptied), [(Backing::File, 8), (Backing::Memory, 2)]);
-        assert!(emptied[0].sides[1].is_aimed() && !emptied[0].sides[2].is_aimed());
-        let huge = plan(&["huge"]);
-        let each = [Backing::File, Backing::Compressed, Backing::Memory].map(|backing| (backing, 3));
-        assert_eq!(shape(&huge), each);
-        assert!(huge[0].sides[1].is_aimed() && !huge[0].sides[2].is_aimed());
-        let mut small = config(&["huge"]);
-        small.ram_bytes = Some(64 << 20);
-        let notes = super::plan(&small, &able()).expect("a plan").notes;
-        assert!(notes[0].contains("no huge pages in 64 MiB"), "{notes:?}");
-    }
-
-    #[test]
-    fn sizes_that_cannot_work_are_refused() {
-        let mut config = config(&["fill"]);
-        config.ram_bytes = Some(1 << 20);
-        assert!(plan(&config, &able()).is_err());
-        config.ram_bytes = None;
-        for factor in [0.5, f64::NAN, 100.0] {
-            config.factor = Some(factor);
-            assert!(plan(&config, &able()).is_err(), "{factor}");
-        }
-    }
-
-    #[test]
-    fn usemem_shares_the_data_out() {
-        let plan = plan(&config(&["usemem"]), &able()).expect("a plan");
-        let words = plan.comparisons[0].usemem_words();
-        assert_eq!(words.join(" "), "--init-time -O -y -x -n 4 134217728");
-    }
-}
+pub mod tests;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::figures::{Spread, figure};
+use crate::names::System;
 use crate::plan::{Comparison, Side};
 use crate::side::Run;
 use crate::targets::{Measure, measures, published};
@@ -48,10 +49,13 @@ impl Result {
         (0..rounds).map(|round| in_round(round).and_then(good)).collect()
     }
 
-    /// Every farpage side against every other side; against nothing, if there is none.
+    /// Every farpage side against every other side; against nothing, if there is none. Of a gain: with against without.
     #[must_use]
     pub fn blocks(&self) -> Vec<(Side, Option<Side>, Vec<Row>)> {
         let sides = &self.comparison.sides;
+        if self.comparison.gain.is_some() {
+            return vec![(sides[0], Some(sides[1]), self.rows(0, Some(1)))];
+        }
         let mut others: Vec<_> = (0..sides.len())
             .filter(|at| !sides[*at].is_farpage())
             .map(Some)
@@ -81,7 +85,7 @@ impl Result {
             let against = other.map(|other| sides[other]);
             let target = measure
                 .target
-                .filter(|_| sides[side].is_aimed())
+                .filter(|_| sides[side].is_aimed() && self.comparison.gain.is_none())
                 .and_then(|target| target.judge(against, ratio.map(|ratio| ratio.median), ours.median));
             Some(Row {
                 measure,
@@ -174,6 +178,7 @@ impl Result {
         json!({
             "workload": self.comparison.workload.name(),
             "title": self.comparison.title(),
+            "gain_of": self.comparison.gain.map(System::letter),
             "backing": self.comparison.backing.name(),
             "ram_bytes": self.comparison.ram_bytes,
             "data_bytes": self.comparison.data_bytes,
@@ -279,6 +284,7 @@ pub mod tests {
                 workload,
                 backing: Backing::File,
                 sides,
+                gain: None,
                 ram_bytes: 64 << 20,
                 data_bytes: 256 << 20,
             },

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use farpage_bench::{Against, Config, Subject, WorkArgs, Workload};
+use farpage_bench::{Against, Config, Subject, System, WorkArgs, Workload};
 use farpage_core::units::parse_size;
 
 use crate::run::DEFAULT_SWAP_DIR;
@@ -16,6 +16,7 @@ Examples:
   farpage bench seq random --ram 384M        by name, 5 pairs
   farpage bench fill --against kernel-zram --json fill.json
   farpage bench readahead                    V1 and V2 under every readahead policy
+  farpage bench --baseline V,H,O             what VMA readahead, huge pages and swapoff readahead are worth
   farpage bench mixed --run-args '--readahead vma --delivery thread'
 
 Names: startup fill seq random stride mixed solve free usemem swapoff huge
@@ -34,6 +35,10 @@ pub struct BenchArgs {
     /// What to measure; without names a tour
     #[arg(value_name = "NAME", value_parser = Subject::parse)]
     pub names: Vec<Subject>,
+
+    /// What each of these systems is worth: farpage with it beside farpage without (V, H, O)
+    #[arg(long, value_name = "SYSTEM", value_delimiter = ',', value_parser = System::parse, conflicts_with_all = ["names", "against"])]
+    pub baseline: Vec<System>,
 
     /// What to compare with: none, ram, kernel-file, kernel-zram [default: the kernel's two, as root]
     #[arg(long, value_delimiter = ',', value_parser = Against::parse)]
@@ -120,6 +125,7 @@ pub fn bench(args: BenchArgs) -> Result<u8, Failure> {
     let program = env::current_exe().map_err(|error| failed(format!("own path: {error}")))?;
     let config = Config {
         subjects: args.names,
+        baseline: args.baseline,
         against: args.against,
         ram_bytes: args.ram,
         factor: args.size,
@@ -204,6 +210,11 @@ mod tests {
             assert!(text.contains("not built yet"), "{text}");
         }
         assert!(args(&["--pairs", "0"]).is_err());
+        assert_eq!(
+            args(&["--baseline", "V,O"]).expect("parses").baseline,
+            [System::Readahead, System::Swapoff]
+        );
+        assert!(args(&["seq", "--baseline", "V"]).is_err() && args(&["--baseline", "C"]).is_err());
         assert!(args(&["nonsense"]).is_err());
     }
 }

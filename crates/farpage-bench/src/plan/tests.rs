@@ -1,0 +1,151 @@
+use super::*;
+
+pub fn able() -> Abilities {
+    Abilities {
+        cgroup: Ok(()),
+        swap_file: Ok(()),
+        zram: Ok(()),
+        memory: Ok(()),
+    }
+}
+
+pub fn config(names: &[&str]) -> Config {
+    Config {
+        subjects: names
+            .iter()
+            .map(|name| Subject::parse(name).expect("a name"))
+            .collect(),
+        baseline: Vec::new(),
+        against: Vec::new(),
+        ram_bytes: None,
+        factor: None,
+        pairs: None,
+        directory: "/var/tmp".into(),
+        run_args: Vec::new(),
+        incompressible: false,
+        json: None,
+        html: None,
+        program: "farpage".into(),
+        command: vec!["farpage".to_owned(), "bench".to_owned()],
+    }
+}
+
+#[test]
+fn the_tour_is_everything_on_both_backings() {
+    let plan = plan(&config(&[]), &able()).expect("a plan");
+    // startup, solve and usemem once, huge on three kinds of swap, the others on two.
+    assert_eq!(plan.comparisons.len(), 20);
+    assert_eq!(plan.rounds, 3);
+    assert!(
+        plan.comparisons
+            .iter()
+            .all(|one| (RAM_MIN..=TOUR.0).contains(&one.ram_bytes))
+    );
+    assert!(plan.notes[0].starts_with("solve: left out"));
+}
+
+#[test]
+fn an_ordinary_user_measures_farpage_alone_and_is_told() {
+    let not_root = Err("not root".to_owned());
+    let able = Abilities {
+        cgroup: not_root.clone(),
+        swap_file: not_root.clone(),
+        zram: not_root,
+        memory: Ok(()),
+    };
+    let mut config = config(&["seq"]);
+    let alone = plan(&config, &able).expect("a plan");
+    assert_eq!(alone.comparisons.len(), 2);
+    assert!(alone.comparisons.iter().all(|one| one.sides == [FARPAGE]));
+    assert_eq!(
+        alone.notes,
+        [
+            "no hard limit around farpage: not root",
+            "kernel-file left out: not root",
+            "kernel-zram left out: not root"
+        ]
+    );
+    config.against = vec![Against::KernelFile];
+    assert_eq!(
+        plan(&config, &able),
+        Err("--against kernel-file: not root".to_owned())
+    );
+}
+
+#[test]
+fn sides_follow_against() {
+    let mut config = config(&["fill"]);
+    config.against = vec![Against::KernelZram, Against::Ram];
+    let plan = plan(&config, &able()).expect("a plan");
+    assert_eq!(plan.comparisons.len(), 1);
+    assert_eq!(plan.comparisons[0].backing, Backing::Compressed);
+    assert_eq!(plan.comparisons[0].sides, [Side::Ram, Side::Kernel, FARPAGE]);
+    assert_eq!(plan.comparisons[0].data_bytes, 4 * plan.comparisons[0].ram_bytes);
+}
+
+#[test]
+fn readahead_has_a_row_for_each_policy() {
+    let plan = plan(&config(&["readahead"]), &able()).expect("a plan");
+    let names: Vec<_> = plan.comparisons[0].sides.iter().map(|side| side.name()).collect();
+    assert_eq!(
+        names,
+        [
+            "kernel",
+            "farpage none",
+            "farpage cluster",
+            "farpage vma",
+            "farpage adaptive"
+        ]
+    );
+    assert_eq!(plan.comparisons[1].workload, Workload::Solve);
+}
+
+#[test]
+fn a_baseline_is_farpage_with_a_system_and_without() {
+    let mut config = config(&[]);
+    config.baseline = System::ALL.to_vec();
+    let plan = plan(&config, &able()).expect("a plan");
+    let sides: Vec<_> = plan.comparisons.iter().map(|one| one.sides.clone()).collect();
+    let names: Vec<_> = sides.iter().map(|both| both[1].name()).collect();
+    let huge = "farpage huge never";
+    assert_eq!(names, ["farpage cluster", huge, huge, "farpage cluster counted"]);
+    assert!(plan.comparisons[0].title().starts_with("what V is worth: mixed"));
+    assert_eq!(plan.rounds, 5);
+}
+
+#[test]
+fn swapoff_and_huge_have_a_side_for_each_way() {
+    let plan = |names: &[&str]| plan(&config(names), &able()).expect("a plan").comparisons;
+    let emptied = plan(&["swapoff"]);
+    let shape =
+        |all: &[Comparison]| -> Vec<_> { all.iter().map(|one| (one.backing, one.sides.len())).collect() };
+    assert_eq!(shape(&emptied), [(Backing::File, 8), (Backing::Memory, 2)]);
+    assert!(emptied[0].sides[1].is_aimed() && !emptied[0].sides[2].is_aimed());
+    let huge = plan(&["huge"]);
+    let each = [Backing::File, Backing::Compressed, Backing::Memory].map(|backing| (backing, 3));
+    assert_eq!(shape(&huge), each);
+    assert!(huge[0].sides[1].is_aimed() && !huge[0].sides[2].is_aimed());
+    let mut small = config(&["huge"]);
+    small.ram_bytes = Some(64 << 20);
+    let notes = super::plan(&small, &able()).expect("a plan").notes;
+    assert!(notes[0].contains("no huge pages in 64 MiB"), "{notes:?}");
+}
+
+#[test]
+fn sizes_that_cannot_work_are_refused() {
+    let mut config = config(&["fill"]);
+    config.ram_bytes = Some(1 << 20);
+    assert!(plan(&config, &able()).is_err());
+    config.ram_bytes = None;
+    for factor in [0.5, f64::NAN, 100.0] {
+        config.factor = Some(factor);
+        assert!(plan(&config, &able()).is_err(), "{factor}");
+    }
+}
+
+#[test]
+fn usemem_shares_the_data_out() {
+    let plan = plan(&config(&["usemem"]), &able()).expect("a plan");
+    let words = plan.comparisons[0].usemem_words();
+    assert_eq!(words.join(" "), "--init-time -O -y -x -n 4 134217728");
+}
