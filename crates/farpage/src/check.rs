@@ -26,8 +26,9 @@ use crate::recount::{self, References};
 use crate::sys::Errno;
 use crate::{snapshot, tiers};
 
-/// Looks at the pool before a difference is believed, and the time between them.
-const LOOKS: usize = 4;
+/// Looks at the pool before a difference is believed, and the time between them. What a death left is counted again at a moment when
+/// nobody is in the middle of a step, which takes a while on a busy machine.
+const LOOKS: usize = 40;
 const PAUSE: Duration = Duration::from_millis(60);
 const CLUSTER_BYTES: u64 = CLUSTER_SLOTS as u64 * 8;
 

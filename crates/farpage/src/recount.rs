@@ -43,6 +43,8 @@ pub const SUPERVISOR: u16 = MAX_PROCESSES as u16;
 /// Looks at a process that has a step under way before the count is put off.
 const PATIENCE: usize = 1000;
 const BUFFER_BYTES: usize = 1 << 18;
+/// Counts of the slots that are in doubt, in one go.
+const ROUNDS: usize = 8;
 
 /// References found by cluster and place in it.
 pub type References = HashMap<u32, Box<[u16; CLUSTER_SLOTS]>>;
@@ -53,8 +55,12 @@ pub fn mend(pool: &Pool, pool_fd: i32) {
     if wanted & GONE != 0 {
         requeue(pool);
     }
-    if wanted & IN_A_STEP != 0 && !(put_lost(pool, pool_fd) && settle_objects(pool)) {
-        pool.header().recount.fetch_or(IN_A_STEP, Ordering::Relaxed);
+    if wanted & IN_A_STEP != 0 {
+        // Either may have to be put off while the other can be done.
+        let all = [put_lost(pool, pool_fd), settle_objects(pool)];
+        if all.contains(&false) {
+            pool.header().recount.fetch_or(IN_A_STEP, Ordering::Relaxed);
+        }
     }
 }
 
@@ -179,10 +185,8 @@ pub fn held(references: &References, slot: u32) -> u16 {
 /// Puts the references that nobody holds. False: it could not be told now.
 fn put_lost(pool: &Pool, pool_fd: i32) -> bool {
     let entries = pool.processes();
-    let Some(before) = all_idle(entries, |entry| &entry.moves) else {
-        return false;
-    };
-    if someone_cleans(entries) {
+    let before = all_idle(entries, |entry| &entry.moves);
+    if before.is_none() || someone_cleans(entries) {
         return false;
     }
     // What the slots count is read first: whoever leaves one meanwhile is then missing among the pages, and the slot suspect
@@ -192,31 +196,39 @@ fn put_lost(pool: &Pool, pool_fd: i32) -> bool {
         return false;
     };
     let table = pool.swap_table();
-    let suspects: Vec<(u32, SlotWord)> = used_slots(pool)
+    let mut suspects: Vec<u32> = used_slots(pool)
         .filter(|slot| held(&counted, *slot) > held(&found, *slot))
-        .map(|slot| (slot, table.load(slot)))
-        .filter(|(_, word)| word.count() > 0)
         .collect();
-    if suspects.is_empty() {
-        return all_idle(entries, |entry| &entry.moves) == Some(before);
-    }
     drop((counted, found));
-    let Ok((found, _)) = references(pool, pool_fd) else {
-        return false;
-    };
-    if !each_idle_once(entries, |entry| &entry.puts) || someone_cleans(entries) {
-        return false;
+    // Beside busy processes most suspects are slots that were left meanwhile. What is lost is among the suspects from the first
+    // round on, so only those whose word changed are looked at again.
+    for _ in 0..ROUNDS {
+        let words: Vec<(u32, SlotWord)> = suspects
+            .iter()
+            .map(|slot| (*slot, table.load(*slot)))
+            .filter(|(_, word)| word.count() > 0)
+            .collect();
+        if words.is_empty() {
+            return all_idle(entries, |entry| &entry.moves) == before;
+        }
+        let Ok((found, _)) = references(pool, pool_fd) else {
+            return false;
+        };
+        if !each_idle_once(entries, |entry| &entry.puts) || someone_cleans(entries) {
+            return false;
+        }
+        let (sure, unsure): (Vec<_>, Vec<_>) = words
+            .into_iter()
+            .partition(|(slot, word)| table.load(*slot) == *word);
+        if all_idle(entries, |entry| &entry.moves) != before {
+            return false;
+        }
+        for (slot, word) in sure {
+            (held(&found, slot)..word.count()).for_each(|_| tiers::put_for(pool, slot, SUPERVISOR));
+        }
+        suspects = unsure.into_iter().map(|(slot, _)| slot).collect();
     }
-    let (sure, unsure): (Vec<_>, Vec<_>) = suspects
-        .into_iter()
-        .partition(|(slot, word)| table.load(*slot) == *word);
-    if all_idle(entries, |entry| &entry.moves) != Some(before) {
-        return false;
-    }
-    for (slot, word) in sure {
-        (held(&found, slot)..word.count()).for_each(|_| tiers::put_for(pool, slot, SUPERVISOR));
-    }
-    unsure.is_empty()
+    suspects.is_empty()
 }
 
 /// What each slot counts.
