@@ -90,7 +90,7 @@ def language_cases(scale):
     return [
         Case("sqlite3", 16 * scale, sqlite, ("sqlite3",), write_sql, script),
         Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
-        Case("perl", 16 * scale, perl, ("perl",), env=seed, timeout_s=900, quick=False),
+        Case("perl", 16 * scale, perl, ("perl",), env=seed, timeout_s=2400, quick=False),
         Case("node", 112 * scale, node, ("node",), timeout_s=300),
         Case("java", 144 * scale, [*java, 300 * scale], ("java", "javac"), timeout_s=300),
     ]
