@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what the demo and the tests run: packages by apt-get when we are root, NumPy into .venv by pip.
-# Usage: deps.sh PYTHON [PACKAGE COMMAND]... (what else is wanted). Quick and silent when nothing is missing. Who is not root is told what is missing.
+# Usage: deps.sh PYTHON [PACKAGE COMMAND]... (what else is wanted).
+# Quick and silent when nothing is missing. Who is not root is told what is missing.
 # Exit 1: an installation failed.
 set -u
 python=${1:-python3}

@@ -200,28 +200,45 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
         return Err(format!("--size {factor}: a factor from 1 to 64 is wanted"));
     }
     let mut notes = Vec::new();
-    let rounds = config.pairs.unwrap_or(rounds);
-    let seconds = if tour { 1.0 } else { 2.0 };
-    if !config.baseline.is_empty() {
-        let sizes = Sizes {
-            ram_bytes,
-            factor,
-            tour,
-        };
-        return Ok(Plan {
-            comparisons: of_baseline(&config.baseline, sizes, able, &mut notes),
-            rounds,
-            seconds,
-            notes,
-        });
+    if let Err(why) = &able.cgroup {
+        notes.push(format!("no hard limit around farpage: {why}"));
     }
-    let against = sides_wanted(config, able, &mut notes)?;
     let sizes = Sizes {
         ram_bytes,
         factor,
         tour,
     };
-    let subjects = if tour {
+    let comparisons = if config.baseline.is_empty() {
+        let against = sides_wanted(config, able, &mut notes)?;
+        of_subjects(config, &against, sizes, able, &mut notes)
+    } else {
+        of_baseline(&config.baseline, sizes, able, &mut notes)
+    };
+    let has_huge = comparisons.iter().any(|one| one.workload == Workload::Huge);
+    if has_huge && ram_bytes < HUGE_RAM_MIN {
+        notes.push(format!(
+            "huge: farpage has no huge pages in {}; give --ram {} or more",
+            format_size(ram_bytes),
+            format_size(HUGE_RAM_MIN)
+        ));
+    }
+    Ok(Plan {
+        comparisons,
+        rounds: config.pairs.unwrap_or(rounds),
+        seconds: if tour { 1.0 } else { 2.0 },
+        notes,
+    })
+}
+
+/// What is asked for by name, or the tour.
+fn of_subjects(
+    config: &Config,
+    against: &[Against],
+    sizes: Sizes,
+    able: &Abilities,
+    notes: &mut Vec<String>,
+) -> Vec<Comparison> {
+    let subjects = if sizes.tour {
         Workload::ALL.map(Subject::Workload).to_vec()
     } else {
         config.subjects.clone()
@@ -230,32 +247,17 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
     for subject in subjects {
         match subject {
             Subject::Workload(workload) => {
-                if workload == Workload::Huge && ram_bytes < HUGE_RAM_MIN {
-                    notes.push(format!(
-                        "huge: farpage has no huge pages in {}; give --ram {} or more",
-                        format_size(ram_bytes),
-                        format_size(HUGE_RAM_MIN)
-                    ));
-                }
-                let backings = backings(workload, tour, able, &mut notes);
-                of_workload(workload, &against, sizes, &backings, &mut comparisons)
+                let backings = backings(workload, sizes.tour, able, notes);
+                of_workload(workload, against, sizes, &backings, &mut comparisons)
             }
-            Subject::Readahead => of_readahead(&against, sizes, &mut comparisons),
+            Subject::Readahead => of_readahead(against, sizes, &mut comparisons),
         }
     }
-    Ok(Plan {
-        comparisons,
-        rounds,
-        seconds,
-        notes,
-    })
+    comparisons
 }
 
 /// The sides asked for, or all that can be made. What is asked for by name and can't be made is an error.
 fn sides_wanted(config: &Config, able: &Abilities, notes: &mut Vec<String>) -> Result<Vec<Against>, String> {
-    if let Err(why) = &able.cgroup {
-        notes.push(format!("no hard limit around farpage: {why}"));
-    }
     let mut wanted = config.against.clone();
     if wanted.is_empty() {
         wanted = vec![Against::KernelFile, Against::KernelZram];
@@ -346,12 +348,20 @@ fn backings(
         None => found.push((Backing::Compressed, Against::KernelZram)),
     }
     if matches!(workload, Workload::Swapoff | Workload::Huge) {
-        match &able.memory {
-            Ok(()) => found.push((Backing::Memory, Against::KernelZram)),
-            Err(why) => notes.push(format!("{}: no file in RAM: {why}", workload.name())),
-        }
+        found.extend(in_memory(workload, able, notes).map(|backing| (backing, Against::KernelZram)));
     }
     found
+}
+
+/// A file in RAM, or a note that there can be none.
+fn in_memory(workload: Workload, able: &Abilities, notes: &mut Vec<String>) -> Option<Backing> {
+    match &able.memory {
+        Ok(()) => Some(Backing::Memory),
+        Err(why) => {
+            notes.push(format!("{}: no file in RAM: {why}", workload.name()));
+            None
+        }
+    }
 }
 
 fn of_workload(
@@ -420,22 +430,19 @@ fn of_baseline(
     able: &Abilities,
     notes: &mut Vec<String>,
 ) -> Vec<Comparison> {
-    if let Err(why) = &able.cgroup {
-        notes.push(format!("no hard limit around farpage: {why}"));
-    }
     let mut comparisons = Vec::new();
     for system in systems {
         let (workload, with, without) = match system {
             System::Readahead => (Workload::Mixed, Way::Own, Way::Readahead("cluster")),
             System::Huge => (Workload::Huge, Way::Huge("always"), Way::Huge("never")),
             System::Swapoff => {
-                let (order, window) = ORDERS[1];
+                let (order, window) = ("cluster", "counted");
                 (Workload::Swapoff, Way::Own, Way::Emptied { order, window })
             }
         };
         let mut backings = vec![Backing::File];
-        if *system == System::Huge && able.memory.is_ok() {
-            backings.push(Backing::Memory);
+        if *system == System::Huge {
+            backings.extend(in_memory(workload, able, notes));
         }
         comparisons.extend(backings.into_iter().map(|backing| Comparison {
             gain: Some(*system),

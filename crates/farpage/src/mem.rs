@@ -205,9 +205,25 @@ pub fn forget(mm: &Mm, lo: u64, hi: u64) {
 
 /// How many of pages `lo..hi` hold nothing yet.
 fn untouched(mm: &Mm, lo: u64, hi: u64) -> u64 {
-    (lo..hi)
-        .filter(|&page| mm.load(page).kind() == Kind::Untouched)
-        .count() as u64
+    let mut left = hi - lo;
+    each_touched(mm, lo, hi, |from, to| {
+        let holds = |page: &u64| mm.load(*page).kind() != Kind::Untouched;
+        left -= (from..to).filter(holds).count() as u64;
+    });
+    left
+}
+
+/// Calls `f` with the part of each chunk of pages `lo..hi` of which anything was ever touched. The states of other chunks have
+/// no memory, and would get some by being read.
+fn each_touched(mm: &Mm, lo: u64, hi: u64, mut f: impl FnMut(u64, u64)) {
+    let mut page = lo;
+    while page < hi {
+        let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
+        if mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0 {
+            f(page, end);
+        }
+        page = end;
+    }
 }
 
 /// Whether there is room for a mapping in place of pages `lo..hi`, whose content goes.
@@ -300,14 +316,7 @@ fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
 }
 
 fn drop_states(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
-    let mut page = lo;
-    while page < hi {
-        let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
-        if mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0 {
-            discard_in_chunk(mm, page, end, pins_too);
-        }
-        page = end;
-    }
+    each_touched(mm, lo, hi, |from, to| discard_in_chunk(mm, from, to, pins_too));
 }
 
 fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {

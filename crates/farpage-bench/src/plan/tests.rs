@@ -111,6 +111,9 @@ fn a_baseline_is_farpage_with_a_system_and_without() {
     assert_eq!(names, ["farpage cluster", huge, huge, "farpage cluster counted"]);
     assert!(plan.comparisons[0].title().starts_with("what V is worth: mixed"));
     assert_eq!(plan.rounds, 5);
+    config.ram_bytes = Some(64 << 20);
+    let notes = super::plan(&config, &able()).expect("a plan").notes;
+    assert!(notes[0].contains("no huge pages in 64 MiB"), "{notes:?}");
 }
 
 #[test]
