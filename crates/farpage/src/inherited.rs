@@ -16,12 +16,18 @@ pub struct SignalState {
 }
 
 impl SignalState {
-    /// The calling thread's mask, and what is to become of SIGPIPE.
-    pub fn new(ignores_sigpipe: bool) -> Self {
+    /// The calling thread's mask, and what is to become of SIGPIPE. From now on signals in `held` wait, until
+    /// [`release`](Self::release).
+    pub fn hold(held: &[i32], ignores_sigpipe: bool) -> Self {
         let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: fills the room it is given, which is valid as it is too.
+        // SAFETY: sets and masks of our own; the old mask fills the room it is given, which is valid as it is too.
         let mask = unsafe {
-            libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr());
+            let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+            libc::sigemptyset(set.as_mut_ptr());
+            for &sig in held {
+                libc::sigaddset(set.as_mut_ptr(), sig);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), mask.as_mut_ptr());
             mask.assume_init()
         };
         Self {
@@ -32,12 +38,18 @@ impl SignalState {
 
     /// Sets it, between fork and exec: only calls that are safe there.
     pub fn restore(&self) {
-        // SAFETY: a mask and a disposition that were there before.
+        // SAFETY: a disposition that was there before.
         unsafe {
             if self.ignores_sigpipe {
                 libc::signal(libc::SIGPIPE, libc::SIG_IGN);
             }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, ptr::null_mut());
         }
+        self.release();
+    }
+
+    /// The mask that the calling thread had before: what waited arrives.
+    pub fn release(&self) {
+        // SAFETY: a mask that was there before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, ptr::null_mut()) };
     }
 }

@@ -107,9 +107,15 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     let (pool_fd, pool) = make_pool(&config, &open).map_err(RunError::Setup)?;
     let library = make_library(config.preload)
         .map_err(|e| RunError::Setup(format!("cannot place the preload library in memory: {e}")))?;
-    let mut child = start(&config, &pool, pool_fd, &library, &open)?;
+    // A signal sent to us while the command starts waits until there is somebody to pass it on to.
+    let signals = SignalState::hold(&FORWARDED, config.ignores_sigpipe);
+    let started = start(&config, &pool, pool_fd, &library, &open, signals);
+    if let Ok(child) = &started {
+        forward_signals(child.id() as i32);
+    }
+    signals.release();
+    let mut child = started?;
     drop(library);
-    forward_signals(child.id() as i32);
     let mut ledger = Ledger::new(pool, pool_fd);
     let mut server = Server::new(pool, pool_fd, open);
     let exit_code = watch(&mut child, &mut ledger, &mut server, &mut config.on_tick);
@@ -232,6 +238,7 @@ fn start(
     pool_fd: i32,
     library: &OwnedFd,
     open: &[OpenArea],
+    signals: SignalState,
 ) -> Result<Child, RunError> {
     let base = pool.header().fd_base.load(Ordering::Relaxed) as i32;
     let mut wanted = vec![
@@ -258,7 +265,6 @@ fn start(
         ENV_POOL.to_str().unwrap_or_default(),
         (base + fd::POOL).to_string(),
     );
-    let signals = SignalState::new(config.ignores_sigpipe);
     // SAFETY: between fork and exec only dup2 and calls about signals are made. Sources may lie in the target range, so they
     // are first moved above it.
     unsafe {
