@@ -24,6 +24,7 @@ from common import ROOT, check
 from context import last_words, test
 from huge_test import kernel_gives
 from semantics import program
+import swapoff_test
 
 KILL_FARPAGE = ROOT / "target/kill/kill/farpage"
 SOURCE = ROOT / "crates/farpage-core/src/kill.rs"
@@ -33,7 +34,10 @@ TOGETHER = 15
 PASS = 2
 LATER_PASSES = (17, 80)
 # Passed a few times only: killed at the first pass.
-SELDOM = {"cluster-popped", "join-entry", "join-named", "activate-marked", "activate-registered", "activate-adopted"}
+SELDOM = {
+    *("cluster-popped", "join-entry", "join-named", "activate-marked", "activate-registered", "activate-adopted"),
+    *("share-published", "share-moved", "share-freed"),
+}
 
 
 def points():
@@ -72,17 +76,43 @@ def is_huge(name):
     return name.startswith("huge-")
 
 
-def run_tree(context, armed):
-    """One tree with the points of `armed` (name: pass); the names of those that killed."""
-    value = ",".join(f"{name}:{count}" for name, count in armed.items())
-    words = ["--swap", "compressed:6M", "--swap", "/var/tmp:1G"]
+def of_areas(name):
+    """Points that are passed when an area is emptied, or in slot caches."""
+    return name.startswith(("relocate-", "share-", "rename-", "cache-"))
+
+
+def start(context, armed, value):
+    """The tree for these points."""
     budget, mib, rounds = (24, 64, 4) if context.soak else (20, 48, 2)
     argv = [program("killpoints"), mib, 3, rounds]
+    options = {"timeout_s": 240, "binary": KILL_FARPAGE, "env": {"FARPAGE_KILL_AT": value}}
+    if any(map(of_areas, armed)):
+        areas = ("compressed:6M", "a:1G", "b:1G")
+        return swapoff_test.start(context, argv, budget, areas, slots="cache", **options)
+    words = ["--swap", "compressed:6M", "--swap", "/var/tmp"]
     if any(map(is_huge, armed)):
         # Each child walks through memory of its own that is kept in huge pages.
         words, budget, argv = [*words, "--eager", "--huge", "always"], 128, [argv[0], 160, *argv[2:], 48]
-    with context.start(budget, argv, timeout_s=240, extra=words, binary=KILL_FARPAGE, env={"FARPAGE_KILL_AT": value}) as job:
+    return context.start(budget, argv, extra=words, **options)
+
+
+def empty_areas(context, job):
+    """Areas leave and join in turn until the children have ended; a death meanwhile must not hold them up."""
+    tree = swapoff_test.Tree(context, job, KILL_FARPAGE)
+    until(job, "pages in the first area", lambda: tree.used("a") > 8 << 20)
+    while "quiet" not in job.out.read_text():
+        for area in ("a", "b"):
+            tree.swapoff(area)
+            tree.swapon(area)
+
+
+def run_tree(context, armed):
+    """One tree with the points of `armed` (name: pass); the names of those that killed."""
+    value = ",".join(f"{name}:{count}" for name, count in armed.items())
+    with start(context, armed, value) as job:
         try:
+            if any(map(of_areas, armed)):
+                empty_areas(context, job)
             until(job, "all children ended", lambda: "quiet" in job.out.read_text(), 180)
             report = sound(context, job)
             os.kill(job.process.pid, signal.SIGUSR1)
@@ -102,9 +132,10 @@ def kill_points(context):
     check(os.access(KILL_FARPAGE, os.X_OK), f"{KILL_FARPAGE} is missing: make kill-build")
     names = points()
     together = 1 if context.soak else TOGETHER
-    kinds = [[name for name in names if not is_huge(name)], [name for name in names if is_huge(name)]]
     if not kernel_gives():
-        names, kinds = kinds[0], kinds[:1]
+        names = [name for name in names if not is_huge(name)]
+    others = [name for name in names if not is_huge(name) and not of_areas(name)]
+    kinds = [others, list(filter(is_huge, names)), list(filter(of_areas, names))]
     batches = [kind[at : at + together] for kind in kinds for at in range(0, len(kind), together)]
     never = set(names)
     for batch in batches:

@@ -32,11 +32,11 @@ def until(what, holds):
 class Tree:
     """A running tree with areas `a` and `b`, unlinked files in directories of these names."""
 
-    def __init__(self, context, job):
-        self.context, self.job, self.pid = context, job, job.process.pid
+    def __init__(self, context, job, binary=FARPAGE):
+        self.context, self.job, self.pid, self.binary = context, job, job.process.pid, binary
 
     def command(self, *words):
-        return self.context.plain([FARPAGE, *words])
+        return self.context.plain([self.binary, *words])
 
     def areas(self):
         got = self.command("stat", self.pid, "--json")
@@ -71,14 +71,14 @@ class Tree:
         return found
 
 
-def start(context, argv, budget=32, areas=("a:1G", "b:1G"), timeout_s=120, slots="percpu-cluster"):
+def start(context, argv, budget=32, areas=("a:1G", "b:1G"), timeout_s=120, slots="percpu-cluster", **options):
     """Starts a program in a tree with these areas."""
     for area in ("a", "b"):
-        (context.directory / area).mkdir()
+        (context.directory / area).mkdir(exist_ok=True)
         context.own(context.directory / area)
     tiers = [area if area.startswith("compressed") else context.directory / area for area in areas]
     extra = ["--slots", slots, *(word for tier in tiers for word in ("--swap", tier))]
-    return context.start(budget, argv, timeout_s=timeout_s, extra=extra)
+    return context.start(budget, argv, timeout_s=timeout_s, extra=extra, **options)
 
 
 def holding(context, mib, children=0):

@@ -2,11 +2,13 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 from cases import swapped_out
 from checks import ALL, refused, run_words
 from common import Skip, check
-from context import numpy_sort, test
+from context import last_words, numpy_sort, test
+from swapoff_test import PYTHON, until
 
 @test("bad-specs", ALL)
 def bad_specs(context):
@@ -90,6 +92,65 @@ def block_device(context):
         got = context.budget_run(32, numpy_sort(80), extra=["--swap", loop.device])
         check(got.code == 0 and "kept True sorted True" in got.out, f"{got.code} {got.err[-300:]}")
         check(got.stats["pswpout"] > 0, "the device was not used")
+
+
+# Writes 64 MiB that do not compress, compares and frees them, and waits for a file after each.
+FILL_AND_FREE = """
+import mmap, os, sys, time
+noise = os.urandom(1 << 20)
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.02)
+memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 64 << 20, 1 << 20):
+    memory[at : at + (1 << 20)] = noise
+print('full', flush=True)
+wait_for(sys.argv[1])
+assert all(memory[at : at + (1 << 20)] == noise for at in range(0, 64 << 20, 1 << 20))
+memory.close()
+wait_for(sys.argv[2])
+"""
+
+
+def gives_space_back(context, spec, taken):
+    """What a program frees the disk has again while it runs on; `taken(job)`: bytes of the disk that the area takes."""
+    full, empty = context.directory / "full", context.directory / "empty"
+    with context.start(24, [PYTHON, "-c", FILL_AND_FREE, full, empty], extra=["--swap", spec]) as job:
+        until("memory is full", lambda: "full" in job.out.read_text() or job.process.poll() is not None)
+        check(job.process.poll() is None, f"ended with {job.process.poll()}: {last_words(job)}")
+        most = taken(job)
+        check(most > 32 << 20, f"only {most} bytes were written: {last_words(job)}")
+        full.touch()
+        until(f"the disk has {most} bytes again", lambda: taken(job) < 24 << 20)
+        empty.touch()
+        check(job.wait() == 0, last_words(job))
+        context.finish(job)
+        check(context.stats()["discard"] >= 12, f"{context.stats()['discard']} clusters of 2 MiB were given back")
+
+
+@test("gives-space-back", ALL)
+def gives_space_back_to_file_system(context):
+    """A file that grows as it is written shrinks again."""
+    def taken(job):
+        own = Path(f"/proc/{job.process.pid}/fd")
+        mine = [own / name for name in os.listdir(own) if is_in(own / name, context.directory)]
+        return sum(os.stat(entry).st_blocks * 512 for entry in mine)
+
+    gives_space_back(context, context.directory, taken)
+
+
+def is_in(descriptor, directory):
+    """Whether it is an unlinked file there."""
+    name = os.readlink(descriptor) if os.path.islink(descriptor) else ""
+    return name.startswith(f"{directory}/") and name.endswith("(deleted)")
+
+
+@test("gives-space-back-to-device", ("quick", "soak"))
+def gives_space_back_to_device(context):
+    """A block device that can discard is told."""
+    root_only()
+    with Loop(context, 256) as loop:
+        gives_space_back(context, loop.device, lambda _job: os.stat(loop.file).st_blocks * 512)
 
 
 @test("device-in-use", ("quick", "soak"))

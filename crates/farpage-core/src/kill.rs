@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 100] = [
+pub const POINTS: [&str; 116] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-stored",
@@ -82,6 +82,24 @@ pub const POINTS: [&str; 100] = [
     "writeback-written",
     "writeback-exchanged",
     "writeback-freed",
+    // Pages leave a swap area that is to go, and space that holds nothing goes back.
+    "relocate-locked",
+    "relocate-loaded",
+    "relocate-installed",
+    "relocate-placed",
+    "relocate-written",
+    "relocate-counted",
+    "relocate-published",
+    "share-published",
+    "share-moved",
+    "share-freed",
+    "rename-counted",
+    "hole-locked",
+    "hole-punched",
+    // Slots kept by a CPU.
+    "cache-taken",
+    "cache-kept",
+    "cache-drained",
     // fork, in the parent and in the child, and what it shares.
     "fork-entry",
     "fork-marked",

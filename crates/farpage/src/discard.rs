@@ -10,6 +10,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use farpage_core::devices;
+use farpage_core::kill_point;
 use farpage_core::stats::Counter;
 
 use crate::mm::{Mm, PAGE, fd};
@@ -36,9 +37,11 @@ pub fn run(mm: &Mm) {
         let Some(locked) = view.lock_discard(mm.owner()) else {
             break;
         };
+        kill_point!("hole-locked");
         if forget(mm, locked.cluster()) {
             mm.header().count(Counter::Discard, 1);
         }
+        kill_point!("hole-punched");
         view.unlock_discarded(locked);
     }
     tiers::count_locks(mm.pool(), &view);

@@ -7,6 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
 use farpage_core::swap_table::{Backing, SlotWord};
@@ -60,8 +61,10 @@ impl Batch {
             control.windows.add(pages);
         }
         let mut done = self.lock(mm, entries);
+        kill_point!("relocate-locked");
         let mut context = mm.context();
         self.load(mm, window.is_none(), &mut context);
+        kill_point!("relocate-loaded");
         let loaded = self.count(State::Loaded);
         let room = mm.header().excess(loaded as i64 + thread::headroom(mm)) <= 0;
         if room {
@@ -264,6 +267,7 @@ impl Batch {
                 mm.unlock(page, mm.load(page), PageState::resident());
                 self.set(at, State::Gone);
             }
+            kill_point!("relocate-installed");
             put_all(mm, &self.slots[places]);
         })
     }
@@ -284,6 +288,7 @@ impl Batch {
             }
             left -= 1;
         }
+        kill_point!("relocate-placed");
         slots.finish(mm);
         done += self.write_placed(mm);
         let homeless = self.count(State::Loaded);
@@ -338,6 +343,7 @@ impl Batch {
                 len += 1;
             }
             let written = tiers::write_run(mm, run[..len].iter().map(|at| self.content(*at)), first);
+            kill_point!("relocate-written");
             for &at in &run[..len] {
                 self.set(at, State::Loaded);
                 let slot = self.targets[at];
@@ -375,7 +381,9 @@ impl Batch {
                 let locked = mm.load(page);
                 let named = locked.replace(PageState::swapped(to));
                 mm.word(page).store(named.locked().raw(), Ordering::Release);
+                kill_point!("relocate-counted");
                 publish(mm, to, backing);
+                kill_point!("relocate-published");
                 mm.unlock(page, locked, PageState::swapped(to));
             });
             self.set(at, State::Gone);
@@ -385,6 +393,7 @@ impl Batch {
         // supervisor counts again, and not while this goes on (`recount`).
         let _step = mm.entry().moves.begin();
         publish(mm, to, backing);
+        kill_point!("share-published");
         let renamed = share(mm, from, seen, to) && rename(mm, page, from, to);
         self.set(at, if renamed { State::Gone } else { State::Locked });
         renamed
@@ -431,6 +440,7 @@ fn share(mm: &Mm, from: u32, seen: SlotWord, to: u32) -> bool {
     let moved = compressed == lock.is_some() && {
         header.moved.fetch_add(1, Ordering::Relaxed);
         let moved = pool.swap_table().moved(from, seen, to);
+        kill_point!("share-moved");
         match seen.backing() {
             Some(backing) if moved => tiers::free_backing(pool, from, backing, mm.owner()),
             _ => {
@@ -442,6 +452,7 @@ fn share(mm: &Mm, from: u32, seen: SlotWord, to: u32) -> bool {
     if let Some(lock) = lock {
         view.unlock_unchanged(lock);
     }
+    kill_point!("share-freed");
     tiers::count_locks(pool, &view);
     if !moved {
         tiers::put(mm, to);
@@ -456,6 +467,7 @@ fn rename(mm: &Mm, page: u64, from: u32, to: u32) -> bool {
     if mm.pool().swap_table().dup(to).is_err() {
         return false;
     }
+    kill_point!("rename-counted");
     tiers::leave(mm, from, || {
         mm.unlock(page, mm.load(page), PageState::swapped(to));
     });

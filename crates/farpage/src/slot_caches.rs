@@ -5,6 +5,7 @@
 
 use core::sync::atomic::Ordering;
 
+use farpage_core::kill_point;
 use farpage_core::slot_cache::SlotCache;
 use farpage_core::slots::Run;
 use farpage_core::stats::Counter;
@@ -73,6 +74,7 @@ pub fn take_run(mm: &Mm, has_file: bool) -> Option<Run> {
         give_back(mm, run);
         return None;
     }
+    kill_point!("cache-taken");
     mm.header().count(Counter::SlotCacheHit, 1);
     Some(run)
 }
@@ -92,7 +94,9 @@ pub fn free(mm: &Mm, slots: &[u32]) -> bool {
     }
     let Some(mut cache) = own(mm) else { return false };
     for &slot in slots {
+        kill_point!("cache-kept");
         if let Some(all) = cache.free(slot) {
+            kill_point!("cache-drained");
             tiers::release_now(mm, &all);
         }
     }
