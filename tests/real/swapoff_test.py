@@ -216,6 +216,27 @@ def swapoff_shared(context):
         finish(context, job)
 
 
+@test("priorities", SUITES)
+def priorities(context):
+    """Areas of equal priority are filled side by side, before one without a priority that is named earlier; one that joins with
+    a higher one takes what leaves from then on."""
+    (context.directory / "plain").mkdir()
+    context.own(context.directory / "plain")
+    with start(context, holding(context, 64), areas=("plain:1G", "a:1G,pri=3", "b:1G,pri=3")) as job:
+        tree = Tree(context, job)
+        ready(job)
+        used = {name: area["used_bytes"] >> 20 for name, area in tree.areas().items()}
+        check(used["a"] > 12 and abs(used["a"] - used["b"]) <= 6 and used["plain"] == 0, f"MiB {used}")
+        check({name: area["priority"] for name, area in tree.areas().items()} == {"plain": -1, "a": 3, "b": 3}, f"{tree.areas()}")
+        tree.swapoff("a")
+        tree.swapon("a", "1G,pri=9")
+        tree.swapoff("b")
+        used = {name: area["used_bytes"] >> 20 for name, area in tree.areas().items()}
+        check(used["a"] > 12 and used["plain"] == 0 and "b" not in used, f"MiB {used}")
+        checked(context, tree.pid)
+        finish(context, job)
+
+
 @test("swapoff-orders", ("quick", "soak"))
 def swapoff_orders(context):
     """The kernel's ways, for comparison: windows are as fixed, or as their hits make them."""

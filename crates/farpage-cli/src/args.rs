@@ -1,11 +1,11 @@
 //! The command line: what can be asked, and how each word is read. Nothing here touches the machine.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::bench::{BenchArgs, BenchEnterArgs, BenchWorkArgs};
 use crate::sim::SimArgs;
+use crate::spec::parse_swap;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farpage::supervisor::AreaSpec;
@@ -68,9 +68,9 @@ or failed.";
 const SWAPON_EXAMPLES: &str = "\
 Examples:
   farpage swapon /mnt/ssd:64G         a new unlinked file there, for the one running tree
-  farpage swapon /dev/sdb 4711        a block device, for tree 4711
+  farpage swapon /dev/sdb,pri=5 4711  a block device, for tree 4711, before areas of lower priority
 
-It is filled when those before it are full, and is checked as `farpage run --swap` checks it. At most 8 files and devices
+Without pri=N it is filled when those before it are full. It is checked as `farpage run --swap` checks it. At most 8 files and devices
 at a time, of at most 256G each.
 
 Exit code: 0 when pages may go there; 1 if not.";
@@ -123,10 +123,11 @@ pub struct RunArgs {
     #[arg(default_value = "50%", value_parser = parse_ram)]
     pub ram: RamSpec,
 
-    /// Where pages go, in order of priority: compressed[:SIZE] or PATH[:SIZE] (directory, file, block device)
+    /// Where pages go, in order of priority: compressed[:SIZE] or PATH[:SIZE][,pri=N] (directory, file, block device)
     ///
-    /// In a directory an unlinked file is used. Default: compressed RAM, then an unlinked file under /var/tmp
-    /// bounded by free space. [env: FARPAGE_SWAP, separated by commas]
+    /// In a directory an unlinked file is used. Areas with pri=N (0 to 32767) are filled before those without, the
+    /// highest first, equal ones in turn. Default: compressed RAM, then an unlinked file under /var/tmp bounded by
+    /// free space. [env: FARPAGE_SWAP, separated by commas]
     #[arg(long, value_name = "SPEC", value_parser = OsStringValueParser::new().try_map(parse_swap))]
     pub swap: Vec<AreaSpec>,
 
@@ -239,7 +240,7 @@ pub struct SwapoffArgs {
 #[derive(Debug, Args)]
 #[command(after_help = SWAPON_EXAMPLES)]
 pub struct SwaponArgs {
-    /// PATH[:SIZE]: a directory (an unlinked file is made there), a file or a block device
+    /// PATH[:SIZE][,pri=N]: a directory (an unlinked file is made there), a file or a block device
     #[arg(value_parser = OsStringValueParser::new().try_map(parse_swap), value_name = "SPEC")]
     pub spec: AreaSpec,
 
@@ -425,69 +426,9 @@ fn parse_positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// One `SPEC`. A colon that is not followed by a size belongs to the path.
-pub fn parse_swap(spec: OsString) -> Result<AreaSpec, String> {
-    if let Some(text) = spec.to_str() {
-        if let Some(scheme) = ["redis://", "rediss://", "valkey://"]
-            .iter()
-            .find(|s| text.starts_with(**s))
-        {
-            return Err(format!(
-                "swap to {scheme} is not built yet; use compressed or PATH"
-            ));
-        }
-        if text == "compressed" {
-            return Ok(AreaSpec::Compressed { limit: None });
-        }
-        if let Some(size) = text.strip_prefix("compressed:") {
-            return Ok(AreaSpec::Compressed {
-                limit: Some(positive_size(size)?),
-            });
-        }
-    }
-    let (path, size) = match split_size(&spec) {
-        Some((path, 0)) => return Err(format!("{}: a size of nothing", path.display())),
-        Some((path, size)) => (path, Some(size)),
-        None => (PathBuf::from(spec), None),
-    };
-    if path.as_os_str().is_empty() {
-        return Err("the path is empty; use compressed[:SIZE] or PATH[:SIZE]".to_owned());
-    }
-    Ok(AreaSpec::Path { path, size })
-}
-
-fn positive_size(text: &str) -> Result<u64, String> {
-    match parse_size(text) {
-        Ok(0) => Err("a size of nothing".to_owned()),
-        Ok(bytes) => Ok(bytes),
-        Err(why) => Err(why.to_string()),
-    }
-}
-
-/// Splits `PATH:SIZE`; `None` if no size follows the last colon.
-fn split_size(spec: &OsStr) -> Option<(PathBuf, u64)> {
-    let bytes = spec.as_bytes();
-    let colon = bytes.iter().rposition(|byte| *byte == b':')?;
-    let size = parse_size(std::str::from_utf8(&bytes[colon + 1..]).ok()?).ok()?;
-    Some((PathBuf::from(OsString::from_vec(bytes[..colon].to_vec())), size))
-}
-
-/// `FARPAGE_SWAP`: specs separated by commas.
-pub fn parse_swap_list(list: &OsStr) -> Result<Vec<AreaSpec>, String> {
-    list.as_bytes()
-        .split(|byte| *byte == b',')
-        .filter(|part| !part.is_empty())
-        .map(|part| parse_swap(OsString::from_vec(part.to_vec())))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn swap(text: &str) -> Result<AreaSpec, String> {
-        parse_swap(OsString::from(text))
-    }
 
     fn run_args(words: &[&str]) -> Result<RunArgs, clap::Error> {
         let words = ["farpage", "run"].iter().chain(words);
@@ -512,57 +453,6 @@ mod tests {
         assert_eq!(RamSpec::Percent(50.0).resolve(8 << 30), 4 << 30);
         assert_eq!(RamSpec::Percent(12.5).resolve(1 << 30), 1 << 27);
         assert_eq!(RamSpec::Bytes(5).resolve(8 << 30), 5);
-    }
-
-    #[test]
-    fn swap_specs() {
-        let path = |path: &str, size| {
-            Ok(AreaSpec::Path {
-                path: path.into(),
-                size,
-            })
-        };
-        assert_eq!(swap("compressed"), Ok(AreaSpec::Compressed { limit: None }));
-        assert_eq!(
-            swap("compressed:1G"),
-            Ok(AreaSpec::Compressed { limit: Some(1 << 30) })
-        );
-        assert_eq!(swap("/mnt/ssd"), path("/mnt/ssd", None));
-        assert_eq!(swap("/mnt/ssd:64G"), path("/mnt/ssd", Some(64 << 30)));
-        assert_eq!(swap("/mnt/a:b"), path("/mnt/a:b", None));
-        assert_eq!(swap("/mnt/a:b:2M"), path("/mnt/a:b", Some(2 << 20)));
-        assert_eq!(swap("./compressed:1M"), path("./compressed", Some(1 << 20)));
-        for bad in [
-            "",
-            ":1G",
-            "compressed:",
-            "compressed:x",
-            "compressed:0",
-            "/tmp:0",
-            "redis://host",
-        ] {
-            assert!(swap(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn swap_path_may_be_any_bytes() {
-        let spec = OsString::from_vec(b"/t\xff:1M".to_vec());
-        let path = PathBuf::from(OsString::from_vec(b"/t\xff".to_vec()));
-        assert_eq!(
-            parse_swap(spec),
-            Ok(AreaSpec::Path {
-                path,
-                size: Some(1 << 20)
-            })
-        );
-    }
-
-    #[test]
-    fn swap_list_of_the_environment() {
-        let list = parse_swap_list(OsStr::new("compressed,/mnt/ssd:1G")).expect("a good list");
-        assert_eq!(list.len(), 2);
-        assert!(parse_swap_list(OsStr::new("compressed:x")).is_err());
     }
 
     #[test]

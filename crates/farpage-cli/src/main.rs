@@ -27,6 +27,7 @@ mod probe;
 mod run;
 mod sigpipe;
 mod sim;
+mod spec;
 mod stat;
 mod summary;
 mod swapoff;

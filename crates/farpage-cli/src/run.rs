@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use farpage::snapshot::Snapshot;
-use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
+use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, PathSpec, RunConfig, RunError};
 use farpage_core::units::format_size;
 
-use crate::args::{DeliveryArg, RunArgs, parse_swap_list};
+use crate::args::{DeliveryArg, RunArgs};
 use crate::elf::{self, Credentials, Refusal};
 use crate::json::{self, RunFacts};
+use crate::spec::parse_swap_list;
 use crate::stat::Columns;
 use crate::{
     EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, limits, probe, say, sigpipe, summary,
@@ -164,10 +165,11 @@ fn areas(args: &RunArgs) -> Result<Vec<AreaSpec>, Failure> {
     if areas.is_empty() {
         areas = vec![
             AreaSpec::Compressed { limit: None },
-            AreaSpec::Path {
+            AreaSpec::Path(PathSpec {
                 path: PathBuf::from(DEFAULT_SWAP_DIR),
                 size: None,
-            },
+                priority: None,
+            }),
         ];
     }
     if areas
@@ -286,7 +288,9 @@ mod tests {
     fn default_areas_are_compressed_then_a_file() {
         let areas = areas(&args(&[])).expect("the default");
         assert!(matches!(areas[0], AreaSpec::Compressed { limit: None }));
-        assert!(matches!(&areas[1], AreaSpec::Path { path, size: None } if path == Path::new("/var/tmp")));
+        assert!(
+            matches!(&areas[1], AreaSpec::Path(spec) if spec.path == Path::new("/var/tmp") && spec.size.is_none())
+        );
         assert_eq!(areas.len(), 2);
     }
 
@@ -295,10 +299,10 @@ mod tests {
         let given = areas(&args(&["--swap", "/a:1M", "--swap", "compressed"])).expect("two areas");
         assert!(matches!(
             &given[0],
-            AreaSpec::Path {
+            AreaSpec::Path(PathSpec {
                 size: Some(1_048_576),
                 ..
-            }
+            })
         ));
         assert!(matches!(given[1], AreaSpec::Compressed { .. }));
         assert!(areas(&args(&["--swap", "compressed", "--swap", "compressed:1M"])).is_err());

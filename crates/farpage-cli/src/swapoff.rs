@@ -1,7 +1,6 @@
 //! `farpage swapoff` and `farpage swapon`: a tier leaves or joins a running tree.
 
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{self, Path};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use farpage::control::{self, Client, Progress, Request};
 use farpage::pool::Pool;
 use farpage::snapshot;
-use farpage::supervisor::AreaSpec;
+use farpage::supervisor::{AreaSpec, PathSpec};
 use farpage::swapoff::{FIXED_MAX, Order};
 use farpage_core::units::{PAGE_SIZE, format_size};
 use serde_json::{Value, json};
@@ -63,18 +62,19 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
 
 /// Adds an area: 0, or 1 and nothing has changed.
 pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
-    let AreaSpec::Path { path, size } = &args.spec else {
+    let AreaSpec::Path(spec) = &args.spec else {
         return Err(failed(
             "compressed: the compressed tier is part of a tree from its start or not at all; give it to farpage run --swap",
         ));
     };
     let (_, pool) = tree(args.pid)?;
     // The supervisor has another current directory.
-    let path = path::absolute(path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
-    let request = Request::Swapon {
-        path: path.as_os_str().as_bytes().to_vec(),
-        size: *size,
-    };
+    let path =
+        path::absolute(&spec.path).map_err(|error| failed(format!("{}: {error}", spec.path.display())))?;
+    let request = Request::Swapon(PathSpec {
+        path: path.clone(),
+        ..spec.clone()
+    });
     let area = carry_out(pool, &request)?;
     let bytes = pool.header().area[area]
         .blocks

@@ -20,7 +20,7 @@ pub struct Device {
     pub first_cluster: u32,
     /// Its number of slots (blocks of 4 KiB).
     pub slots: u32,
-    /// Devices of higher priority are filled first, equal ones in turn.
+    /// Devices of higher priority are filled first, equal ones in turn. Here: if its present file has none of its own.
     pub priority: i32,
     /// Whether the slots have blocks to write to.
     pub has_file: bool,
@@ -100,8 +100,10 @@ pub struct DeviceState {
     pub traits: AtomicU32,
     /// Not 0: whole clusters were asked for.
     pub whole: AtomicU32,
+    /// The priority of its present file, and 1; 0 if it has none of its own ([`raised`]).
+    pub raised: AtomicU32,
     /// Fills the line.
-    pub padding: [AtomicU32; 7],
+    pub padding: [AtomicU32; 6],
 }
 
 /// Bit of [`DeviceState::traits`]: as [`Device::rotates`].
@@ -112,6 +114,18 @@ pub const DISCARDS: u32 = 2;
 pub const SHUT_FAILED: u32 = 1;
 /// Bit of [`DeviceState::shut`]: the device is being emptied, or is not there.
 pub const SHUT_LEAVING: u32 = 2;
+
+/// A priority as it stands in [`DeviceState::raised`].
+#[must_use]
+pub fn raised(priority: Option<u16>) -> u32 {
+    priority.map_or(0, |priority| u32::from(priority) + 1)
+}
+
+/// The priority that [`DeviceState::raised`] names.
+#[must_use]
+pub fn priority_of(raised: u32) -> Option<u16> {
+    raised.checked_sub(1).map(|priority| priority as u16)
+}
 
 impl DeviceState {
     /// What is added to [`Self::used`] for a cluster with `count` slots used: `count` to the next eighth of a cluster.
@@ -130,6 +144,7 @@ impl DeviceState {
             slots: device.slots.saturating_sub(missing),
             rotates: device.rotates || traits & ROTATES != 0,
             discards: device.discards || traits & DISCARDS != 0,
+            priority: priority_of(self.raised.load(Ordering::Relaxed)).map_or(device.priority, i32::from),
             ..*device
         }
     }

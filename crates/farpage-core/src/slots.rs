@@ -72,7 +72,7 @@ pub struct Parts<'a> {
     pub current: &'a [AtomicU64],
     /// Clusters of devices with a file, by the time they became full.
     pub fifo: Fifo<'a>,
-    /// The devices, of highest priority first.
+    /// The devices.
     pub devices: &'a [Device],
     /// Their states, in the same order.
     pub states: &'a [DeviceState],
@@ -156,21 +156,37 @@ impl<'a, P: Punch> Slots<'a, P> {
         if let Some(run) = self.take_current(request) {
             return Some(run);
         }
-        let mut at = 0;
-        while let Some(head) = self.parts.devices.get(at) {
-            let rest = &self.parts.devices[at..];
-            let group = rest.iter().take_while(|d| d.priority == head.priority).count();
-            let turn = match self.parts.states.get(at) {
-                Some(state) if group > 1 => state.turn.fetch_add(1, Ordering::Relaxed) as usize,
-                _ => 0,
-            };
-            let found = (0..group).find_map(|i| self.take_device(at + turn.wrapping_add(i) % group, request));
-            if found.is_some() {
-                return found;
+        let mut above = i64::MAX;
+        while let Some(priority) = self.priorities().filter(|p| *p < above).max() {
+            if let Some(run) = self.take_equal(priority, request) {
+                return Some(run);
             }
-            at += group;
+            above = priority;
         }
         None
+    }
+
+    /// The devices' priorities as they are now.
+    fn priorities(&self) -> impl Iterator<Item = i64> {
+        let all = self.parts.devices.iter().zip(self.parts.states);
+        all.map(|(device, state)| i64::from(state.now(device).priority))
+    }
+
+    /// From one of the devices of a priority: each is asked first in its turn.
+    fn take_equal(&self, priority: i64, request: &Request) -> Option<Run> {
+        let equal = || {
+            let all = self.priorities().enumerate();
+            all.filter(move |(_, p)| *p == priority).map(|(index, _)| index)
+        };
+        let first = equal().next()?;
+        let count = equal().count();
+        let turn = match self.parts.states.get(first) {
+            Some(state) if count > 1 => state.turn.fetch_add(1, Ordering::Relaxed) as usize % count,
+            _ => 0,
+        };
+        let (before, from) = (equal().take(turn), equal().skip(turn));
+        from.chain(before)
+            .find_map(|index| self.take_device(index, request))
     }
 
     /// The device that owns a cluster, as it is now, and its state.

@@ -13,7 +13,7 @@ use std::path::Path;
 use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::pool::{MAX_AREAS, trait_of};
-use crate::supervisor::AreaSpec;
+use crate::supervisor::{AreaSpec, PathSpec};
 
 /// Largest file made without being asked for a size.
 const DEFAULT_MAX: u64 = 1 << 40;
@@ -28,6 +28,8 @@ pub struct OpenArea {
     pub name: String,
     /// Bits of [`trait_of`].
     pub traits: u64,
+    /// As in [`PathSpec`].
+    pub priority: Option<u16>,
     /// Without a name in any directory: gone, with what it holds, when the last descriptor is closed.
     pub is_unlinked: bool,
 }
@@ -36,8 +38,8 @@ pub struct OpenArea {
 pub fn open_all(specs: &[AreaSpec]) -> Result<Vec<OpenArea>, String> {
     let mut open = Vec::new();
     for spec in specs {
-        if let AreaSpec::Path { path, size } = spec {
-            open.push(open_path(path, *size)?);
+        if let AreaSpec::Path(spec) = spec {
+            open.push(open_path(spec)?);
         }
     }
     if open.len() > MAX_AREAS {
@@ -50,9 +52,10 @@ pub fn open_all(specs: &[AreaSpec]) -> Result<Vec<OpenArea>, String> {
 }
 
 /// Opens one. The error is one line that begins with `--swap`.
-pub fn open_path(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+pub fn open_path(spec: &PathSpec) -> Result<OpenArea, String> {
+    let (path, size) = (spec.path.as_path(), spec.size);
     let shown = path.display();
-    match fs::metadata(path) {
+    let area = match fs::metadata(path) {
         Ok(meta) if meta.is_dir() => in_directory(path, size),
         Ok(meta) if meta.file_type().is_block_device() => device(path, size),
         Ok(meta) if meta.is_file() => existing(path, size),
@@ -61,7 +64,11 @@ pub fn open_path(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
         )),
         Err(e) if e.kind() == io::ErrorKind::NotFound => new_file(path, size),
         Err(e) => Err(format!("--swap {shown}: {e}")),
-    }
+    };
+    area.map(|area| OpenArea {
+        priority: spec.priority,
+        ..area
+    })
 }
 
 /// Past the page cache where the file system can: swapped pages must not fill RAM a second time.
@@ -137,6 +144,7 @@ fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String>
         file,
         blocks: bytes / PAGE_SIZE as u64,
         name: shown.to_string(),
+        priority: None,
         is_unlinked: true,
     })
 }
@@ -201,6 +209,7 @@ fn whole(file: File, path: &Path, length: u64, size: Option<u64>) -> Result<Open
         file,
         blocks: bytes / PAGE_SIZE as u64,
         name: shown.to_string(),
+        priority: None,
         is_unlinked: false,
     })
 }

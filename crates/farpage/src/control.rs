@@ -11,15 +11,16 @@
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use farpage_core::devices;
 use farpage_core::readahead::hits::WindowCounts;
 use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::areas::{self, OpenArea};
 use crate::pool::{Area, MAX_AREAS, Pool};
+use crate::supervisor::PathSpec;
 use crate::tier_files::{self, Followed};
 use crate::{check, ledger, sys, thread};
 
@@ -63,6 +64,8 @@ pub struct Control {
     area: AtomicU32,
     /// Bytes of a new area; 0: as many as there are.
     size: AtomicU64,
+    /// As in `DeviceState::raised`.
+    priority: AtomicU32,
     /// Slots to be emptied at the start.
     total: AtomicU64,
     /// What processes are to empty: area + 1, and a number that differs from the last one's above; 0: nothing.
@@ -115,7 +118,7 @@ impl Control {
 #[derive(Clone, Debug)]
 pub enum Request {
     Swapoff { area: usize, order: u32, window: u32 },
-    Swapon { path: Vec<u8>, size: Option<u64> },
+    Swapon(PathSpec),
 }
 
 /// Areas of a tree that pages may be written to: index and name.
@@ -179,12 +182,16 @@ impl Client {
                 control.window.store(*window, Ordering::Relaxed);
                 control.request.store(SWAPOFF, Ordering::Relaxed);
             }
-            Request::Swapon { path, size } => {
+            Request::Swapon(spec) => {
+                let path = spec.path.as_os_str().as_bytes();
                 if path.len() >= TEXT_MAX {
                     return Err("the path is too long; name a shorter one".into());
                 }
                 control.write(path);
-                control.size.store(size.unwrap_or(0), Ordering::Relaxed);
+                control.size.store(spec.size.unwrap_or(0), Ordering::Relaxed);
+                control
+                    .priority
+                    .store(devices::raised(spec.priority), Ordering::Relaxed);
                 control.request.store(SWAPON, Ordering::Relaxed);
             }
         }
@@ -480,8 +487,11 @@ impl Server {
 
     fn begin_swapon(&mut self, now: u64) -> Result<(), String> {
         let control = &self.pool.header().control;
-        let path = control.read();
-        let size = Some(control.size.load(Ordering::Relaxed)).filter(|size| *size > 0);
+        let spec = PathSpec {
+            path: OsString::from_vec(control.read()).into(),
+            size: Some(control.size.load(Ordering::Relaxed)).filter(|size| *size > 0),
+            priority: devices::priority_of(control.priority.load(Ordering::Relaxed)),
+        };
         let used = |index: &usize| self.files[*index].is_some();
         // Behind the others, if there is a place: what joins last is filled last.
         let behind = (0..MAX_AREAS).rfind(used).map_or(0, |last| last + 1);
@@ -493,18 +503,17 @@ impl Server {
                     "{MAX_AREAS} swap files are in use, which is the most; take one away with farpage swapoff"
                 )
             })?;
-        let path = Path::new(OsStr::from_bytes(&path));
-        let file = areas::open_path(path, size).map_err(|why| bare(&why))?;
+        let shown = spec.path.display();
+        let file = areas::open_path(&spec).map_err(|why| bare(&why))?;
         let room = self.pool.layout().device_slots[index];
-        if size.is_some() && file.blocks > room {
+        if spec.size.is_some() && file.blocks > room {
             return Err(format!(
-                "{}: {} is more than can be added to a running tree; give at most {}",
-                path.display(),
+                "{shown}: {} is more than can be added to a running tree; give at most {}",
                 format_size(file.blocks * PAGE_SIZE as u64),
                 format_size(room * PAGE_SIZE as u64)
             ));
         }
-        tier_files::describe(&self.pool, index, &file).map_err(|why| format!("{}: {why}", path.display()))?;
+        tier_files::describe(&self.pool, index, &file).map_err(|why| format!("{shown}: {why}"))?;
         control.area.store(index as u32, Ordering::Relaxed);
         self.files[index] = Some(file);
         self.work = Work::Adding { index, since_ns: now };

@@ -138,7 +138,7 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
             kind: "file".into(),
             size_bytes: area.blocks.load(Ordering::Relaxed) * PAGE_SIZE as u64,
             used_bytes: area.used.load(Ordering::Relaxed).max(0) as u64 * PAGE_SIZE as u64,
-            priority: -(i as i32) - 1,
+            priority: pool.device_states()[i].now(&pool.devices()[i]).priority,
             closed: area.open.load(Ordering::Relaxed) == 0,
         });
     }

@@ -37,9 +37,20 @@ use crate::{sys, tier_files};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AreaSpec {
     /// Compressed RAM inside the budget; at most `limit` bytes of it.
-    Compressed { limit: Option<u64> },
-    /// A directory (an unlinked file is made there), a file or a block device.
-    Path { path: PathBuf, size: Option<u64> },
+    Compressed {
+        limit: Option<u64>,
+    },
+    Path(PathSpec),
+}
+
+/// A directory (an unlinked file is made there), a file or a block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathSpec {
+    pub path: PathBuf,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Those with one are filled before those without, the highest first, equal ones in turn.
+    pub priority: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +156,7 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
                 .unwrap_or(config.ram_bytes * 2 / 5)
                 .min(compressed_max(config.ram_bytes)),
         ),
-        AreaSpec::Path { .. } => None,
+        AreaSpec::Path(_) => None,
     });
     geometry.zpages = compressed.unwrap_or(0) / ZPAGE_BYTES as u64;
     let (pool_fd, pool) =

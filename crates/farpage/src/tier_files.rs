@@ -48,6 +48,10 @@ pub fn describe(pool: &Pool, index: usize, file: &OpenArea) -> Result<(), Errno>
     area.dev.store(dev, Ordering::Relaxed);
     area.blocks.store(blocks, Ordering::Relaxed);
     area.ino.store(ino, Ordering::Release);
+    let raised = devices::raised(file.priority);
+    pool.device_states()[index]
+        .raised
+        .store(raised, Ordering::Relaxed);
     resize(pool, index, (room - blocks) as u32, file.traits);
     Ok(())
 }
@@ -55,6 +59,7 @@ pub fn describe(pool: &Pool, index: usize, file: &OpenArea) -> Result<(), Errno>
 /// The area has no file any more, and holds no page that anybody needs.
 pub fn forget(pool: &Pool, index: usize) {
     resize(pool, index, pool.layout().device_slots[index] as u32, 0);
+    pool.device_states()[index].raised.store(0, Ordering::Relaxed);
     let area = &pool.header().area[index];
     area.ino.store(0, Ordering::Relaxed);
     area.dev.store(0, Ordering::Relaxed);

@@ -73,6 +73,49 @@ fn a_device_takes_the_traits_of_its_present_file() {
     assert_eq!(empty(0), List::Free);
 }
 
+/// Priorities come with the present file: the highest is filled first wherever it stands, equal ones cluster by cluster in turn.
+#[test]
+fn priorities_are_those_of_the_present_files() {
+    const FOUR: [Device; 4] = [
+        device(1, 2048, -1, true),
+        device(5, 2048, -2, true),
+        device(9, 2048, -3, true),
+        device(13, 2048, -4, true),
+    ];
+    let memory = Memory::new(&FOUR);
+    let slots = memory.slots();
+    let owner = |run: Run| (run.first / CLUSTER_SLOTS as u32 - 1) / 4;
+    let order = || -> Vec<u32> {
+        let runs: Vec<Run> = std::iter::from_fn(|| slots.alloc(&request(0, 512, true))).collect();
+        for run in &runs {
+            slots.release(&all(*run), 3).unwrap();
+        }
+        memory.check();
+        runs.into_iter().map(owner).collect()
+    };
+    let raise = |index: usize, priority| {
+        let raised = devices::raised(priority);
+        memory.states[index].raised.store(raised, Ordering::Relaxed);
+    };
+    assert_eq!(order(), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]);
+    raise(2, Some(0));
+    raise(3, Some(7));
+    assert_eq!(order(), [3, 3, 3, 3, 2, 2, 2, 2, 0, 0, 0, 0, 1, 1, 1, 1]);
+    raise(1, Some(7));
+    let shared = order();
+    assert!(
+        [[1, 3], [3, 1]].contains(&[shared[0], shared[1]]),
+        "in turn: {shared:?}"
+    );
+    let count = |index, part: &[u32]| part.iter().filter(|owner| **owner == index).count();
+    assert_eq!((count(1, &shared[..8]), count(3, &shared[..8])), (4, 4));
+    assert_eq!(&shared[8..], [2, 2, 2, 2, 0, 0, 0, 0]);
+    for index in 1..4 {
+        raise(index, None);
+    }
+    assert_eq!(order()[..4], [0; 4]);
+}
+
 /// Slots left in a cluster that is cut short in one file and whole in the next.
 #[test]
 fn a_device_of_another_size_lists_what_is_left_anew() {
