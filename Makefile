@@ -46,7 +46,7 @@ test: deps build kill-build ## unit tests, then real programs at 3 to 5 times th
 soak: deps build kill-build programs ## the same programs, larger, and the stress program for an hour
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak
 
-loom: ## every interleaving of the swap core's shared words, within bounds (about a minute)
+loom: ## every interleaving of the swap core's shared words, within bounds (half a minute, and the build)
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom $(CARGO) test --release -p farpage-core --lib models
 
 FUZZ_SECONDS ?= 20

@@ -192,7 +192,7 @@ mod models {
     #[test]
     fn a_move_against_the_last_put() {
         against(
-            3,
+            2,
             |pool| pool.put(pool.slots[2], 1),
             |pool| Vec::from([pool.slots[0]]),
         );
@@ -225,7 +225,7 @@ mod models {
             pool.put(pool.slots[2], 1);
             pool.store(1);
         };
-        against(2, again, |pool| {
+        against(1, again, |pool| {
             let table = pool.memory.table();
             let used = |slot: &u32| table.load(*slot).backing().is_some();
             (0..pool.memory.table.len() as u32).filter(used).collect()

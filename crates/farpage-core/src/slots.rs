@@ -209,6 +209,10 @@ impl<'a, P: Punch> Slots<'a, P> {
     #[must_use]
     pub fn settled(&self, index: usize) -> Option<u64> {
         let mut used = 0;
+        if let Some(state) = self.parts.states.get(index) {
+            // Who finds the mark from here on sees the device shut; a mark moved on before is seen below.
+            state.fresh.fetch_add(0, Ordering::AcqRel);
+        }
         for word in self.used_clusters(index) {
             let seen = cluster::load(word);
             if seen.holder().is_some() || cluster::exchange(word, seen, seen).is_err() {
@@ -370,7 +374,7 @@ impl<'a, P: Punch> Slots<'a, P> {
     /// it locked, so a death in between holds nobody up.
     fn take_fresh(&self, device: &Device, state: &DeviceState, request: &Request) -> Option<Run> {
         loop {
-            let seen = state.fresh.load(Ordering::Relaxed);
+            let seen = state.fresh.load(Ordering::Acquire);
             // A device that is shut meanwhile gives none, however many are left: they need not be looked at.
             if seen >= device.clusters() || state.shut.load(Ordering::Relaxed) != 0 {
                 return None;

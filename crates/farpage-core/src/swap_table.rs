@@ -404,6 +404,9 @@ fn exchange(word: &AtomicU64, seen: SlotWord, next: SlotWord) -> Result<(), Slot
         .map_err(SlotWord)
 }
 
+#[cfg(all(test, loom))]
+mod models;
+
 #[cfg(test)]
 mod tests {
     use super::*;

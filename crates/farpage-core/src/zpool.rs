@@ -592,5 +592,7 @@ fn exchange(desc: &AtomicU64, seen: Desc, next: Desc) -> Result<(), Desc> {
 mod compact;
 pub use compact::Tally;
 
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// wrote 1 page back instead of 70,000.)
 const SPENT_BELOW: usize = if cfg!(all(test, loom)) { 0 } else { RUN_CLASSES - 1 };
 /// Clusters tried before nothing old is said to be there.
-const OLDEST_TRIES: usize = 16;
+const OLDEST_TRIES: usize = if cfg!(all(test, loom)) { 2 } else { 16 };
 
 /// A cluster whose lock is held.
 #[derive(Debug)]

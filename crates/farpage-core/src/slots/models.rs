@@ -1,8 +1,9 @@
 //! Small programs of two threads, run through every interleaving and every outcome of a weak memory within a
-//! bound of preemptions. Clusters have two slots here.
+//! bound of preemptions: three where that takes seconds, else two or one. Clusters have two slots here.
 
 use super::fixture::{Memory, zeros};
 use super::*;
+use crate::devices::SHUT_LEAVING;
 use crate::swap_table::{Backing, COUNT_MAX, SlotKind};
 use crate::zpool::Handle;
 use loom::sync::Arc;
@@ -63,7 +64,7 @@ fn alloc_against_free() {
 
 #[test]
 fn two_allocations_are_two_slots() {
-    explore(|| {
+    explore_within(2, || {
         let memory = memory();
         let other = Arc::clone(&memory);
         let second = thread::spawn(move || other.alloc(2).unwrap());
@@ -234,5 +235,123 @@ fn insert_against_remove() {
         BitTree::new(&words, 200).insert(71);
         removing.join().unwrap();
         assert_eq!(BitTree::new(&words, 200).next(0, 200), Some(71));
+    });
+}
+
+/// The same one level higher: 4096 words of the lowest level are below one bit of the highest.
+#[test]
+fn insert_against_remove_far_above() {
+    const LEN: usize = 2 * 4096;
+    explore(|| {
+        let words = Arc::new(zeros(BitTree::words(LEN)));
+        BitTree::new(&words, LEN).insert(4096 + 70);
+        let other = Arc::clone(&words);
+        let removing = thread::spawn(move || BitTree::new(&other, LEN).remove(4096 + 70));
+        BitTree::new(&words, LEN).insert(4096 + 140);
+        removing.join().unwrap();
+        assert_eq!(BitTree::new(&words, LEN).next(0, LEN), Some(4096 + 140));
+    });
+}
+
+const DISCARDING: [Device; 1] = [Device {
+    slots: 2,
+    discards: true,
+    ..DEVICES[0]
+}];
+
+/// While the device is told of an empty cluster none of it is anybody's; then all of it can be taken.
+#[test]
+fn alloc_against_a_discard() {
+    explore(|| {
+        let memory = Arc::new(Memory::new(&DISCARDING));
+        let slot = memory.alloc(1).unwrap();
+        memory.slots().release(&[slot], 1).unwrap();
+        assert_eq!(memory.slots().cluster_word(slot / 2).list(), List::Discard);
+        let other = Arc::clone(&memory);
+        let telling = thread::spawn(move || {
+            let view = other.slots();
+            let told = view.lock_discard(2);
+            let was_told = told.is_some();
+            if let Some(locked) = told {
+                assert_eq!(other.used(), 0);
+                view.unlock_discarded(locked);
+            }
+            was_told
+        });
+        let taken = memory.alloc(1);
+        let was_told = telling.join().unwrap();
+        assert!(taken.is_some() || was_told, "it was locked for nothing");
+        assert!(memory.slots().lock_discard(2).is_none(), "told of, or in use");
+        let left = core::iter::from_fn(|| memory.alloc(1)).count();
+        assert_eq!(usize::from(taken.is_some()) + left, 2);
+        memory.check();
+    });
+}
+
+/// While the oldest cluster is written no slot of it is handed out. Filled anew it waits again, and is not lost if it could
+/// not be locked.
+#[test]
+fn refill_against_write_back() {
+    explore(|| {
+        let memory = memory();
+        let (a, _) = (memory.alloc(1).unwrap(), memory.alloc(1).unwrap());
+        let other = Arc::clone(&memory);
+        let writing = thread::spawn(move || {
+            let view = other.slots();
+            let Some(locked) = view.lock_oldest(2) else {
+                return false;
+            };
+            let owner = || other.table().load(a).owner();
+            let before = owner();
+            assert!(before.is_some() || owner().is_none(), "handed out");
+            view.unlock_unchanged(locked);
+            true
+        });
+        memory.slots().release(&[a], 1).unwrap();
+        let refilled = memory.alloc(3) == Some(a);
+        let written = writing.join().unwrap();
+        let word = memory.slots().cluster_word(a / 2);
+        let waits = memory.slots().waiting().any(|cluster| cluster == a / 2);
+        assert_eq!(word.queued(), waits);
+        assert!(waits || written, "it left the queue for nothing");
+        assert_eq!(word.list() == List::Full, refilled);
+        memory.check();
+    });
+}
+
+/// Once a device that was shut is found settled there will never be more slots taken. Seen: the mark below which clusters are
+/// looked at was read as it had been earlier, and the cluster above it was taken by one that did not see the device shut.
+#[test]
+fn settled_against_alloc() {
+    explore(|| {
+        let memory = memory();
+        let other = Arc::clone(&memory);
+        // A cluster that was never used, then the next.
+        let taking = thread::spawn(move || [(); 3].map(|()| other.alloc(2)));
+        memory.states[0].shut.fetch_or(SHUT_LEAVING, Ordering::AcqRel);
+        let settled = memory.slots().settled(0);
+        let taken = taking.join().unwrap();
+        if let Some(count) = settled {
+            assert_eq!(taken.iter().flatten().count() as u64, count);
+        }
+        assert_eq!(memory.slots().settled(0), Some(memory.used() as u64));
+        memory.check();
+    });
+}
+
+/// Slots that are freed after the look may be counted, none is missed.
+#[test]
+fn settled_against_free() {
+    explore(|| {
+        let memory = memory();
+        let slots = [(); 3].map(|()| memory.alloc(1).unwrap());
+        memory.states[0].shut.fetch_or(SHUT_LEAVING, Ordering::AcqRel);
+        let other = Arc::clone(&memory);
+        let freeing = thread::spawn(move || other.slots().release(&slots[1..], 1).unwrap());
+        let settled = memory.slots().settled(0);
+        freeing.join().unwrap();
+        assert!(settled.is_none_or(|count| (1..=3).contains(&count)));
+        assert_eq!(memory.slots().settled(0), Some(1));
+        memory.check();
     });
 }

@@ -103,8 +103,9 @@ fn priorities_are_those_of_the_present_files() {
     assert_eq!(order(), [3, 3, 3, 3, 2, 2, 2, 2, 0, 0, 0, 0, 1, 1, 1, 1]);
     raise(1, Some(7));
     let shared = order();
+    // The first may come from the cluster that the CPU had last.
     assert!(
-        [[1, 3], [3, 1]].contains(&[shared[0], shared[1]]),
+        [[1, 3], [3, 1]].contains(&[shared[1], shared[2]]),
         "in turn: {shared:?}"
     );
     let count = |index, part: &[u32]| part.iter().filter(|owner| **owner == index).count();
