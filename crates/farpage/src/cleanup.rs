@@ -20,9 +20,9 @@ use farpage_core::units::PAGE_SIZE;
 
 use crate::cow;
 use crate::pool::{Pool, STATES_LEN, entry_state};
+use crate::puts;
 use crate::recount;
 use crate::sys;
-use crate::tiers;
 
 /// Empties the entry `index`, taken at `born_ns`, and what it names; the entry is free afterwards. Nothing happens if another
 /// process has it by now: after exec the supervisor and the new image both find the old one, and the image may take the same
@@ -127,7 +127,7 @@ fn put_slots(pool: &Pool, pool_fd: i32, index: usize) -> bool {
             let state = PageState(word.swap(0, Ordering::Relaxed));
             if state.kind() == Kind::Swapped {
                 kill_point!("clean-put");
-                tiers::put_for(pool, state.slot(), index as u16);
+                puts::put_for(pool, state.slot(), index as u16);
             }
         }
         at = to;
@@ -179,7 +179,7 @@ fn free_objects(pool: &Pool, owner: u16) {
         // Looked at again: whoever gave the slot up meanwhile has freed the object before. While the dead process holds the
         // cluster the slot is nobody else's, so what still names it is left over.
         if left_over && zpool.owner_slot(handle) == slot {
-            tiers::free_object(pool, handle, owner);
+            puts::free_object(pool, handle, owner);
         }
     }
 }
@@ -192,7 +192,7 @@ fn free_slots(pool: &Pool, pool_fd: i32, owner: u16) {
         each_slot(pool, slots, cluster, |slot, word| {
             released |= word.kind() == SlotKind::Released;
             if word.owner() == Some(owner) {
-                tiers::release_for(pool, slot, owner);
+                puts::release_for(pool, slot, owner);
             }
         });
         if released {
@@ -204,7 +204,7 @@ fn free_slots(pool: &Pool, pool_fd: i32, owner: u16) {
 fn release_zpages(pool: &Pool, owner: u16) {
     let zpool = pool.zpool();
     for zpage in zpool.emptying_of(owner) {
-        pool.punch_zpage(zpage);
+        pool.punch_zpages(zpage, 1);
         zpool.release_zpage(zpage);
     }
 }

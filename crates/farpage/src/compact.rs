@@ -11,6 +11,7 @@ use farpage_core::compact::{Relocation, relocate};
 use farpage_core::zpool::{CLASSES, Handle, Zpool, class_objects};
 
 use crate::pool::Pool;
+use crate::puts;
 use crate::recount::SUPERVISOR;
 use crate::tiers;
 
@@ -73,7 +74,7 @@ fn gather(pool: &Pool, zpool: &Zpool<'_>, zpages: &[Roomy], surplus: usize, left
 /// Moves one object to zpage `to`.
 fn move_one(pool: &Pool, zpool: &Zpool<'_>, object: (Handle, u32), to: usize) -> Relocation {
     let view = pool.slots();
-    let free = |lost| tiers::free_object(pool, lost, SUPERVISOR);
+    let free = |lost| puts::free_object(pool, lost, SUPERVISOR);
     let outcome = relocate((&view, pool.swap_table()), zpool, object, to, SUPERVISOR, free);
     tiers::count_locks(pool, &view);
     outcome

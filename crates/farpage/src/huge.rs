@@ -28,8 +28,8 @@ use crate::huge_places::{
 use crate::mm::{CHUNK_PAGES, Context, Mm, RESIDENT_MASK, TOUCHED, address};
 use crate::pool::MANAGED_PAGES;
 use crate::prefetch;
+use crate::puts::put_all;
 use crate::reclaim::{self, FIRST_PLACE};
-use crate::relocate::put_all;
 use crate::request::{Request, Taken};
 use crate::tiers;
 
@@ -426,7 +426,7 @@ fn settle_ahead(mm: &Mm, chunk: u64, place: u64, nursery: &Nursery, walk: Walk) 
 /// Gives the first pages of a chunk, which stay locked, their new words, and gives up the slots that the old ones named.
 fn change(mm: &Mm, chunk: u64, pages: u64, new: impl Fn(u64) -> PageState) {
     for from in (0..pages).step_by(GROUP as usize) {
-        // The words are changed there: see tiers::leave.
+        // The words are changed there: see puts::leave.
         let _step = mm.entry().puts.begin();
         let (mut slots, mut count) = ([0u32; GROUP as usize], 0);
         for i in from..(from + GROUP).min(pages) {

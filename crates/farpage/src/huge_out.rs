@@ -23,6 +23,7 @@ use crate::compress;
 use crate::cow;
 use crate::huge_places::{HUGE_LEN, carry, first_frame, is_huge, lock_all, set_locked, unlock_same};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
+use crate::puts;
 use crate::reclaim::{BLOCK, FIRST_PLACE};
 use crate::reclaim_calls::drop_frames;
 use crate::slot_batch;
@@ -247,7 +248,7 @@ fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
             let len = (i + count - from).min(BLOCK) as usize;
             let places = slots[..len].iter_mut().zip(slot + from as u32..);
             places.for_each(|(to, slot)| *to = slot);
-            tiers::release_now(mm, &slots[..len]);
+            puts::release_now(mm, &slots[..len]);
         }
     });
 }

@@ -44,6 +44,7 @@ pub mod mremap;
 pub mod pool;
 pub mod prefetch;
 mod proc_dirs;
+pub mod puts;
 pub mod queue;
 mod range_set;
 pub mod readahead;

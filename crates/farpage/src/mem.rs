@@ -23,9 +23,9 @@ use crate::in_flight;
 use crate::maps;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES};
+use crate::puts;
 use crate::residency;
 use crate::sys::{self, Errno};
-use crate::tiers;
 
 pub use crate::advice::{madvise, prefetch};
 pub use crate::residency::{mincore, mlock};
@@ -323,17 +323,17 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     cow::lift_range(mm, lo, hi);
     let mut resident = 0;
     let mut pinned = false;
+    let (mut slots, mut count) = ([0u32; CHUNK_PAGES as usize], 0);
+    // The words are changed here: see puts::leave.
+    let step = mm.entry().puts.begin();
     for page in lo..hi {
         let word = mm.word(page);
         let state = PageState(word.load(Ordering::Relaxed));
         match state.kind() {
             Kind::Resident => resident += 1,
             Kind::Swapped => {
-                tiers::leave(mm, state.slot(), || {
-                    word.store(state.replace(PageState::untouched()).raw(), Ordering::Release);
-                    kill_point!("discard-worded");
-                });
-                kill_point!("discard-put");
+                slots[count] = state.slot();
+                count += 1;
             }
             _ => {}
         }
@@ -344,6 +344,10 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
             word.store(state.replace(PageState::untouched()).raw(), Ordering::Release);
         }
     }
+    kill_point!("discard-worded");
+    puts::put_all(mm, &slots[..count]);
+    drop(step);
+    kill_point!("discard-put");
     if resident > 0 {
         mm.count_resident(lo, -resident);
     }

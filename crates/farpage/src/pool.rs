@@ -478,12 +478,12 @@ impl Pool {
     }
 
     /// Gives the memory of an empty zpage back; it reads as zeros afterwards.
-    pub fn punch_zpage(&self, zpage: usize) {
-        // SAFETY: the zpage is in state Emptying and ours, so nobody reads or writes it.
+    pub fn punch_zpages(&self, first: usize, count: usize) {
+        // SAFETY: the zpages are in state Emptying and ours, so nobody reads or writes them.
         let _ = unsafe {
             sys::madvise(
-                self.zdata((zpage * ZPAGE_BYTES) as u64),
-                ZPAGE_BYTES as u64,
+                self.zdata((first * ZPAGE_BYTES) as u64),
+                (count * ZPAGE_BYTES) as u64,
                 libc::MADV_REMOVE,
             )
         };

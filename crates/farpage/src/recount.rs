@@ -31,9 +31,9 @@ use farpage_core::swap_table::{Backing, SlotWord};
 
 use crate::cleanup::next_data;
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, STATES_LEN, entry_state};
+use crate::puts;
 use crate::steps::Steps;
 use crate::sys::{self, Errno};
-use crate::tiers;
 
 /// Bits of `Header::recount`: a process is gone that managed memory; one was in the middle of a step.
 pub const GONE: u32 = 1;
@@ -224,7 +224,7 @@ fn put_lost(pool: &Pool, pool_fd: i32) -> bool {
             return false;
         }
         for (slot, word) in sure {
-            (held(&found, slot)..word.count()).for_each(|_| tiers::put_for(pool, slot, SUPERVISOR));
+            (held(&found, slot)..word.count()).for_each(|_| puts::put_for(pool, slot, SUPERVISOR));
         }
         suspects = unsure.into_iter().map(|(slot, _)| slot).collect();
     }
@@ -270,7 +270,7 @@ fn settle_objects(pool: &Pool) -> bool {
         } else if let Some((seen, objects)) = found
             && let Some(empty) = zpool.settle(zpage, seen, objects, SUPERVISOR)
         {
-            pool.punch_zpage(empty);
+            pool.punch_zpages(empty, 1);
             zpool.release_zpage(empty);
         }
     }

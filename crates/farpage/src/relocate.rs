@@ -18,7 +18,7 @@ use crate::mm::{Context, Mm, PAGE, fd};
 use crate::slot_batch::SlotBatch;
 use crate::swapoff::BATCH_MAX;
 use crate::sys;
-use crate::{fault, thread, tiers, writeback};
+use crate::{fault, puts, thread, tiers, writeback};
 
 /// Most blocks that a read spans without wanting them: less than a second read costs.
 pub const GAP_MAX: usize = 32;
@@ -259,7 +259,7 @@ impl Batch {
         let (page, from) = (self.pages[first], self.content(first));
         fault::install_run(mm, page, from, count, |places| {
             let places = first + places.start..first + places.end;
-            // The words are changed here: see tiers::leave.
+            // The words are changed here: see puts::leave.
             let _leaving = mm.entry().puts.begin();
             for at in places.clone() {
                 let page = self.pages[at];
@@ -268,7 +268,7 @@ impl Batch {
                 self.set(at, State::Gone);
             }
             kill_point!("relocate-installed");
-            put_all(mm, &self.slots[places]);
+            puts::put_all(mm, &self.slots[places]);
         })
     }
 
@@ -315,7 +315,7 @@ impl Batch {
             return false;
         };
         let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) else {
-            tiers::release(mm, &[slot]);
+            puts::release(mm, &[slot]);
             return false;
         };
         self.hand_over(mm, at, slot, backing)
@@ -351,7 +351,7 @@ impl Batch {
                     let crc = tiers::checksum(self.content(at));
                     done += u64::from(self.hand_over(mm, at, slot, Backing::Device { crc }));
                 } else {
-                    tiers::release(mm, &[slot]);
+                    puts::release(mm, &[slot]);
                 }
             }
             at = run[..len].last().map_or(at, |last| *last) + 1;
@@ -369,15 +369,15 @@ impl Batch {
         }
         let word = table.load(from);
         if !word.same_backing(seen) {
-            tiers::free_backing(mm.pool(), to, backing, mm.owner());
-            tiers::release(mm, &[to]);
+            puts::free_backing(mm.pool(), to, backing, mm.owner());
+            puts::release(mm, &[to]);
             self.set(at, State::Locked);
             return false;
         }
         if word.count() == 1 {
             // Ours alone, and nobody can come by another reference while this page is locked.
             // As in `store`, the word names the new slot before that counts the reference.
-            tiers::leave(mm, from, || {
+            puts::leave(mm, from, || {
                 let locked = mm.load(page);
                 let named = locked.replace(PageState::swapped(to));
                 mm.word(page).store(named.locked().raw(), Ordering::Release);
@@ -442,7 +442,7 @@ fn share(mm: &Mm, from: u32, seen: SlotWord, to: u32) -> bool {
         let moved = pool.swap_table().moved(from, seen, to);
         kill_point!("share-moved");
         match seen.backing() {
-            Some(backing) if moved => tiers::free_backing(pool, from, backing, mm.owner()),
+            Some(backing) if moved => puts::free_backing(pool, from, backing, mm.owner()),
             _ => {
                 header.moved.fetch_sub(1, Ordering::Relaxed);
             }
@@ -455,7 +455,7 @@ fn share(mm: &Mm, from: u32, seen: SlotWord, to: u32) -> bool {
     kill_point!("share-freed");
     tiers::count_locks(pool, &view);
     if !moved {
-        tiers::put(mm, to);
+        puts::put(mm, to);
     }
     moved
 }
@@ -468,32 +468,8 @@ fn rename(mm: &Mm, page: u64, from: u32, to: u32) -> bool {
         return false;
     }
     kill_point!("rename-counted");
-    tiers::leave(mm, from, || {
+    puts::leave(mm, from, || {
         mm.unlock(page, mm.load(page), PageState::swapped(to));
     });
     true
-}
-
-/// Gives up one reference to each slot, as `tiers::put`.
-pub fn put_all(mm: &Mm, slots: &[u32]) {
-    const GROUP: usize = 64;
-    let table = mm.pool().swap_table();
-    for group in slots.chunks(GROUP) {
-        let mut freed = [0u32; GROUP];
-        let mut count = 0;
-        for &slot in group {
-            match table.put(slot, mm.owner()) {
-                Ok(Some(backing)) => {
-                    tiers::free_backing(mm.pool(), slot, backing, mm.owner());
-                    freed[count] = slot;
-                    count += 1;
-                }
-                Ok(None) => {}
-                Err(impossible) => tiers::stop(&impossible),
-            }
-        }
-        if count > 0 {
-            tiers::release(mm, &freed[..count]);
-        }
-    }
 }

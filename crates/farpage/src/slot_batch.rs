@@ -9,6 +9,7 @@ use farpage_core::devices::SHUT_FAILED;
 use farpage_core::slots::{Request, Run};
 
 use crate::mm::Mm;
+use crate::puts;
 use crate::slot_caches;
 use crate::sys;
 use crate::tiers;
@@ -80,7 +81,7 @@ impl SlotBatch {
                 let mut slots = [0u32; AHEAD];
                 let places = slots.iter_mut().zip(run.first..);
                 places.for_each(|(to, slot)| *to = slot);
-                tiers::release_now(mm, &slots[..run.count]);
+                puts::release_now(mm, &slots[..run.count]);
             }
         }
     }

@@ -12,6 +12,7 @@ use farpage_core::stats::Counter;
 
 use crate::gate::{Spin, SpinGuard};
 use crate::mm::Mm;
+use crate::puts;
 use crate::sys;
 use crate::tiers;
 
@@ -97,7 +98,7 @@ pub fn free(mm: &Mm, slots: &[u32]) -> bool {
         kill_point!("cache-kept");
         if let Some(all) = cache.free(slot) {
             kill_point!("cache-drained");
-            tiers::release_now(mm, &all);
+            puts::release_now(mm, &all);
         }
     }
     true
@@ -110,7 +111,7 @@ pub fn drain(mm: &Mm) {
             continue;
         };
         let (slots, len) = cache.drain_freed();
-        tiers::release_now(mm, &slots[..len]);
+        puts::release_now(mm, &slots[..len]);
         for has_file in [false, true] {
             if let Some(run) = cache.take_run(has_file) {
                 give_back(mm, run);
@@ -120,5 +121,5 @@ pub fn drain(mm: &Mm) {
 }
 
 fn give_back(mm: &Mm, run: Run) {
-    (run.first..run.first + run.count as u32).for_each(|slot| tiers::release_now(mm, &[slot]));
+    (run.first..run.first + run.count as u32).for_each(|slot| puts::release_now(mm, &[slot]));
 }

@@ -16,6 +16,7 @@ use farpage_core::swap_table::Backing;
 use crate::bits::bits;
 use crate::compress;
 use crate::mm::{Context, Mm};
+use crate::puts;
 use crate::reclaim::BLOCK;
 use crate::slot_batch::SlotBatch;
 use crate::sys;
@@ -132,7 +133,7 @@ fn store_small(
     if tiers::place_of(mm.pool(), slot).is_some() {
         return Some(slot);
     }
-    tiers::release(mm, &[slot]);
+    puts::release(mm, &[slot]);
     batch.for_file(mm, left)
 }
 
@@ -161,8 +162,8 @@ pub fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
         kill_point!("store-published");
         mm.unlock(page, locked, swapped);
     } else {
-        tiers::free_backing(mm.pool(), slot, backing, mm.owner());
-        tiers::release(mm, &[slot]);
+        puts::free_backing(mm.pool(), slot, backing, mm.owner());
+        puts::release(mm, &[slot]);
     }
 }
 
@@ -185,7 +186,7 @@ fn store_raw(mm: &Mm, writes: &mut Writes, count: usize) {
                 hand_over(mm, raw.page, frame, raw.slot, Backing::Device { crc });
             }
         } else {
-            run.iter().for_each(|raw| tiers::release(mm, &[raw.slot]));
+            run.iter().for_each(|raw| puts::release(mm, &[raw.slot]));
         }
         rest = others;
     }

@@ -18,6 +18,7 @@ use crate::fault::{self, Filled, Outcome};
 use crate::huge;
 use crate::mm::{Context, Mm, SPAN, address};
 use crate::prefetch;
+use crate::puts;
 use crate::readahead::{self, SAMPLE_ONE_IN, Touch};
 use crate::reclaim;
 use crate::request::{Lists, Request, Which};
@@ -67,7 +68,7 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
             batch.unlock_rest(mm);
             return Some(Err(outcome));
         }
-        batch.arrived(mm, at);
+        batch.arrived(mm, at..at + 1);
     }
     mm.header().count(Counter::Pgmajfault, 1);
     batch.bring_rest(mm, context);
@@ -274,7 +275,7 @@ impl<'a> Batch<'a> {
         let from = context.bounce[place].as_ptr() as u64;
         fault::install_run(mm, self.pages[place], from, count, |places| {
             kill_point!("swapin-copied");
-            places.for_each(|i| self.arrived(mm, place + i));
+            self.arrived(mm, place + places.start..place + places.end);
         })
     }
 
@@ -282,14 +283,12 @@ impl<'a> Batch<'a> {
     fn hold(&mut self, mm: &Mm, place: usize, count: usize, context: &Context) -> usize {
         let page = self.pages[place];
         let from = context.bounce[place].as_ptr() as u64;
-        // The words are changed there: see tiers::leave.
+        // The words are changed there: see puts::leave.
         let _step = mm.entry().puts.begin();
         let done = reclaim::hold(mm, page, count as u64, from, self.sampled >> place) as usize;
         kill_point!("swapin-held");
-        (place..place + done).for_each(|place| {
-            tiers::put(mm, self.slots[place]);
-            self.locked &= !(1 << place);
-        });
+        puts::put_all(mm, &self.slots[place..place + done]);
+        self.locked &= !(mask(done as u64) << place);
         done
     }
 
@@ -307,16 +306,19 @@ impl<'a> Batch<'a> {
         self.unlock_rest(mm);
     }
 
-    /// The page at `place` is there: books, word, slot.
-    fn arrived(&mut self, mm: &Mm, place: usize) {
-        let page = self.pages[place];
-        mm.count_resident(page, 1);
-        kill_point!("swapin-counted");
-        tiers::leave(mm, self.slots[place], || {
+    /// The pages at `places` are there: books, words, slots.
+    fn arrived(&mut self, mm: &Mm, places: core::ops::Range<usize>) {
+        // The words are changed here: see puts::leave.
+        let _step = mm.entry().puts.begin();
+        for place in places.clone() {
+            let page = self.pages[place];
+            mm.count_resident(page, 1);
+            kill_point!("swapin-counted");
             mm.unlock(page, mm.load(page), PageState::resident());
             kill_point!("swapin-worded");
-        });
-        self.locked &= !(1 << place);
+            self.locked &= !(1 << place);
+        }
+        puts::put_all(mm, &self.slots[places]);
     }
 
     fn unlock_rest(&mut self, mm: &Mm) {

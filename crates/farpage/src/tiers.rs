@@ -15,7 +15,6 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{self, SHUT_FAILED};
-use farpage_core::kill_point;
 use farpage_core::planes::{self, Form, Page};
 use farpage_core::slots::Slots;
 use farpage_core::stats::{Counter, Source};
@@ -26,7 +25,6 @@ use farpage_core::zpool::{HEADER_BYTES, Handle};
 use crate::compress::Compressed;
 use crate::mm::{Context, Mm, PAGE, fd};
 use crate::pool::Pool;
-use crate::slot_caches;
 use crate::sys::{self, Errno};
 
 /// Why a page could not be brought back.
@@ -431,103 +429,12 @@ pub fn checksum(address: u64) -> u32 {
     crc32c::crc32c(content_at(address))
 }
 
-/// Gives back slots of this process that have no content.
-pub fn release(mm: &Mm, slots: &[u32]) {
-    if !slot_caches::free(mm, slots) {
-        release_now(mm, slots);
-    }
-}
-
-/// The same, past the slot caches; neighbours in one step.
-pub fn release_now(mm: &Mm, slots: &[u32]) {
-    let view = mm.pool().slots();
-    if let Err(impossible) = view.release(slots, mm.owner()) {
-        stop(&impossible);
-    }
-    count_locks(mm.pool(), &view);
-}
-
 /// Adds what a view counted to the tree's figures.
 pub fn count_locks(pool: &Pool, view: &Slots<'_, &Pool>) {
     let tally = view.take_tally();
     pool.header().count(Counter::SlotLock, tally.locks);
     if tally.missed != 0 {
         pool.header().count(Counter::SlotLockMissed, tally.missed);
-    }
-}
-
-/// Changes a page's word so that it names `slot` no more, then gives that reference up.
-pub fn leave(mm: &Mm, slot: u32, change: impl FnOnce()) {
-    // A death between the two leaves a reference that nobody holds: the supervisor counts again (`recount`).
-    let _step = mm.entry().puts.begin();
-    change();
-    put(mm, slot);
-}
-
-/// Gives up one reference to `slot`; the last one frees what is behind it. The caller is in a step of `ProcEntry::puts` that
-/// began before the word was changed.
-pub fn put(mm: &Mm, slot: u32) {
-    match mm.pool().swap_table().put(slot, mm.owner()) {
-        Ok(Some(backing)) => {
-            kill_point!("put-busy");
-            free_backing(mm.pool(), slot, backing, mm.owner());
-            kill_point!("put-freed");
-            release(mm, &[slot]);
-        }
-        Ok(None) => {}
-        Err(impossible) => stop(&impossible),
-    }
-    kill_point!("put-done");
-}
-
-/// Frees the storage behind a slot that has no reference left. The slot is still busy.
-pub fn free_backing(pool: &Pool, slot: u32, backing: Backing, owner: u16) {
-    match backing {
-        Backing::Compressed(handle) => free_object(pool, handle, owner),
-        Backing::Device { .. } => {
-            if let Some((area, _)) = place_of(pool, slot) {
-                pool.header().area[usize::from(area)]
-                    .used
-                    .fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-        // The caller's step covers this put too: no page names `to` by way of this slot any more.
-        Backing::Moved { to } => {
-            pool.header().moved.fetch_sub(1, Ordering::Relaxed);
-            put_for(pool, to, owner);
-        }
-    }
-}
-
-/// Gives up one reference to `slot` in the name of `owner`, who is not this thread's process or whose step covers it. What
-/// does not fit costs a slot, not the tree: a busy slot of a dead process, say, which `cleanup` deals with.
-pub fn put_for(pool: &Pool, slot: u32, owner: u16) {
-    if let Ok(Some(backing)) = pool.swap_table().put(slot, owner) {
-        free_backing(pool, slot, backing, owner);
-        release_for(pool, slot, owner);
-    }
-}
-
-/// Gives back a slot of `owner`'s that has no content. Fails for one that is not: then it is somebody's, who knows it.
-pub fn release_for(pool: &Pool, slot: u32, owner: u16) {
-    let view = pool.slots();
-    let _ = view.release(&[slot], owner);
-    count_locks(pool, &view);
-}
-
-/// Frees a compressed object, and its zpage's memory with the last one.
-pub fn free_object(pool: &Pool, handle: Handle, owner: u16) {
-    let entry = pool.processes().get(usize::from(owner));
-    let _step = entry.map(|entry| entry.objects.begin());
-    match pool.zpool().free(handle, owner) {
-        Ok(Some(zpage)) => {
-            kill_point!("zpool-emptying");
-            pool.punch_zpage(zpage);
-            kill_point!("zpool-punched");
-            pool.zpool().release_zpage(zpage);
-        }
-        Ok(None) => {}
-        Err(impossible) => stop(&impossible),
     }
 }
 

@@ -15,6 +15,7 @@ use farpage_core::stats::Counter;
 use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
 
 use crate::mm::{Context, Mm, SPAN};
+use crate::puts::Objects;
 use crate::tiers;
 
 /// Pages per write.
@@ -133,6 +134,7 @@ fn gather(
 fn exchange(mm: &Mm, first: u32, seen: &[(SlotWord, u32)]) -> u64 {
     let (pool, header) = (mm.pool(), mm.header());
     let mut moved = 0;
+    let mut objects = Objects::new(pool, mm.owner());
     for (slot, &(word, crc)) in (first..).zip(seen) {
         if !pool.swap_table().written_back(slot, word, crc) {
             continue;
@@ -140,7 +142,7 @@ fn exchange(mm: &Mm, first: u32, seen: &[(SlotWord, u32)]) -> u64 {
         kill_point!("writeback-exchanged");
         moved += 1;
         if let Some(Backing::Compressed(handle)) = word.backing() {
-            tiers::free_object(pool, handle, mm.owner());
+            objects.free(handle);
         }
         kill_point!("writeback-freed");
     }

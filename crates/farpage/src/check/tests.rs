@@ -398,7 +398,7 @@ fn compaction_moves_objects_and_their_slots() {
     }
     for i in (0..4 * per_zpage as u32).filter(|i| i % 4 != 0) {
         tree.name(ALIVE, u64::from(i), PageState::resident());
-        crate::tiers::put_for(pool, first + i, ALIVE);
+        crate::puts::put_for(pool, first + i, ALIVE);
     }
     assert_eq!(zpool.count_used(), 4, "a quarter of each is left");
     let cluster = first / CLUSTER_SLOTS as u32;
