@@ -10,9 +10,9 @@ from context import REGISTRY, Test, last_words, test
 
 SEMANTICS = (
     "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_exec sem_syscalls "
-    "sem_remote sem_sockets sem_wait sem_bigio sem_threads"
+    "sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads"
 ).split()
-AS_USER = ("sem_malloc", "sem_mmap", "sem_mremap", "sem_fork", "sem_exec", "sem_syscalls")
+AS_USER = ("sem_malloc", "sem_mmap", "sem_mremap", "sem_fork", "sem_exec", "sem_syscalls", "sem_files", "sem_task", "sem_ipc")
 # Budget and data in `make test`, MiB: what makes some tens of thousands of pages leave, and no hundreds of thousands.
 QUICK_SIZES = {
     "sem_malloc": (16, 16),
@@ -25,6 +25,9 @@ QUICK_SIZES = {
     "sem_fork": (64, 16),
     "sem_exec": (24, 16),
     "sem_syscalls": (36, 32),
+    "sem_files": (24, 16),
+    "sem_task": (24, 16),
+    "sem_ipc": (24, 16),
     "sem_remote": (40, 32),
     "sem_sockets": (21, 20),
     "sem_wait": (34, 32),

@@ -299,8 +299,9 @@ pub unsafe extern "C" fn epoll_pwait2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
     let args = [a, b, c, d, e, f];
-    if nr == libc::SYS_rt_sigprocmask && d == 8 {
-        return result(raw_sigmask(a as c_int, b as *const u64, c as *mut u64));
+    // Our signals are only believed blocked here too.
+    if nr == libc::SYS_rt_sigprocmask {
+        return result(trap::sigprocmask(args));
     }
     let mm = mm();
     // From the start: a ring that is made while dormant would go on when the filter stands.
@@ -327,20 +328,4 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
 
 fn refuses_rings(mm: &Mm) -> bool {
     mm.mode.load(Ordering::Relaxed) != mode::OFF && !mm.header().has(flag::ALLOW_IO_URING)
-}
-
-/// rt_sigprocmask by number: our signals are only believed blocked here too.
-fn raw_sigmask(how: c_int, set: *const u64, old: *mut u64) -> i64 {
-    // SAFETY: the caller's masks, or NULL.
-    unsafe {
-        match sigmask::change(how, set.as_ref().copied()) {
-            Ok(before) => {
-                if let Some(old) = old.as_mut() {
-                    *old = before;
-                }
-                0
-            }
-            Err(errno) => errno,
-        }
-    }
 }

@@ -1,6 +1,6 @@
-//! One page of code at the same address in every process: the instruction that re-issues system calls, and the
-//! signal return. The seccomp filter lets calls from this page pass; filters outlive exec, so the address must be the
-//! same in every image of the tree.
+//! One page of code at the same address in every process: the instruction that re-issues system calls, the
+//! signal return, and a change of the alternate stack. The seccomp filter lets calls from this page pass; filters
+//! outlive exec, so the address must be the same in every image of the tree.
 //!
 //! # Safety
 //! The page is written once before it becomes executable and never changed or unmapped.
@@ -13,6 +13,7 @@ use crate::sys::{self, Errno};
 pub const STUB_ADDR: u64 = MANAGED_BASE - STUB_LEN;
 pub const STUB_LEN: u64 = 4096;
 const RESTORER_OFFSET: usize = 64;
+const ALTSTACK_OFFSET: usize = 128;
 
 /// `extern "sysv64" fn(nr, a0..a5) -> rax`: shifts the arguments into the kernel's registers.
 const CALL: [u8; 27] = [
@@ -29,6 +30,32 @@ const CALL: [u8; 27] = [
 /// `mov eax, SYS_rt_sigreturn; syscall`, in the exact bytes that debuggers and unwinders look for.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
 
+/// `extern "sysv64" fn(new, sp) -> rax`: sigaltstack(new, NULL) with the stack pointer at `sp`.
+const ALTSTACK: [u8; 19] = [
+    0x48, 0x89, 0xe2, // mov rdx, rsp
+    0x48, 0x89, 0xf4, // mov rsp, rsi
+    0x31, 0xf6, // xor esi, esi
+    0xb8, 0x83, 0x00, 0x00, 0x00, // mov eax, SYS_sigaltstack
+    0x0f, 0x05, // syscall
+    0x48, 0x89, 0xd4, // mov rsp, rdx
+    0xc3, // ret
+];
+
+/// Sets the alternate stack as code whose stack pointer is `sp` would: a handler that runs on the one before could not. `-errno` on
+/// failure.
+pub fn set_altstack(new: &libc::stack_t, sp: u64) -> i64 {
+    // A frame that the kernel put at the top of the stack we run on, since `sp` is not on it, would be written over ours.
+    let mask = sys::set_mask(!0);
+    // SAFETY: the page is mapped before any call is trapped; nothing touches memory while the stack pointer is elsewhere.
+    let result = unsafe {
+        type Set = unsafe extern "sysv64" fn(*const libc::stack_t, u64) -> i64;
+        let set: Set = core::mem::transmute(STUB_ADDR as usize + ALTSTACK_OFFSET);
+        set(new, sp)
+    };
+    sys::set_mask(mask);
+    result
+}
+
 /// Address of the signal return for our handlers.
 pub fn restorer() -> u64 {
     STUB_ADDR + RESTORER_OFFSET as u64
@@ -43,6 +70,7 @@ pub fn install() -> Result<(), Errno> {
         let page = STUB_ADDR as *mut u8;
         core::ptr::copy_nonoverlapping(CALL.as_ptr(), page, CALL.len());
         core::ptr::copy_nonoverlapping(RESTORER.as_ptr(), page.add(RESTORER_OFFSET), RESTORER.len());
+        core::ptr::copy_nonoverlapping(ALTSTACK.as_ptr(), page.add(ALTSTACK_OFFSET), ALTSTACK.len());
         sys::mprotect(STUB_ADDR, STUB_LEN, libc::PROT_READ | libc::PROT_EXEC)?;
     }
     sys::use_stub(STUB_ADDR as usize);

@@ -139,62 +139,85 @@ pub fn perform_in(context: &mut libc::ucontext_t, nr: i64, args: [u64; 6]) -> i6
 
 /// The mask of the interrupted code lives in the frame: the return from the handler would undo a change of our own.
 fn on_sigprocmask(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
-    let [how, set, old, ..] = args;
-    let before = (*signals::mask_of(context) & !OURS) | sigmask::blocked();
-    let mut after = None;
-    if set != 0 {
-        let mut wanted: SigMask = 0;
-        if !read_user(set, &mut wanted as *mut _ as u64, 8) {
-            return -(libc::EFAULT as i64);
+    sigprocmask_with(args, |how, wanted| {
+        let before = (*signals::mask_of(context) & !OURS) | sigmask::blocked();
+        if let Some(wanted) = wanted {
+            let after = sigmask::changed(before, how, wanted).ok_or(-(libc::EINVAL as i64))?;
+            *signals::mask_of(context) = after & !OURS;
+            sigmask::believe(after);
         }
-        after = sigmask::changed(before, how as i32, wanted);
-        if after.is_none() {
-            return -(libc::EINVAL as i64);
-        }
-    }
-    if old != 0 && !write_user(old, &before as *const _ as u64, 8) {
-        return -(libc::EFAULT as i64);
-    }
-    if let Some(after) = after {
-        *signals::mask_of(context) = after & !OURS;
-        sigmask::believe(after);
-    }
-    0
+        Ok(before)
+    })
 }
 
+/// rt_sigprocmask by number, outside of handlers of ours.
+pub fn sigprocmask(args: [u64; 6]) -> i64 {
+    sigprocmask_with(args, sigmask::change)
+}
+
+/// As the kernel does it: the new mask counts even where there is no place for the old one.
+fn sigprocmask_with(
+    args: [u64; 6],
+    change: impl FnOnce(i32, Option<SigMask>) -> Result<SigMask, i64>,
+) -> i64 {
+    let [how, set, old, size, ..] = args;
+    if size != size_of::<SigMask>() as u64 {
+        return -(libc::EINVAL as i64);
+    }
+    let mut wanted: SigMask = 0;
+    if set != 0 && !read_user(set, &mut wanted as *mut _ as u64, size) {
+        return -(libc::EFAULT as i64);
+    }
+    match change(how as i32, (set != 0).then_some(wanted)) {
+        Err(errno) => errno,
+        Ok(before) if old != 0 && !write_user(old, &before as *const _ as u64, size) => {
+            -(libc::EFAULT as i64)
+        }
+        Ok(_) => 0,
+    }
+}
+
+/// The return from the handler sets the alternate stack that the frame names, or, while the handler itself runs on one (Linux 6.12), leaves it: so
+/// it is set now, too.
 fn on_sigaltstack(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
+    const SS_AUTODISARM: i32 = 1 << 31;
     let [new, old, ..] = args;
-    let mut before = context.uc_stack;
+    let size = size_of::<libc::stack_t>() as u64;
     let sp = context.uc_mcontext.gregs[libc::REG_RSP as usize] as u64;
-    // The frame does not say whether the interrupted code runs on the stack: the call would.
-    if before.ss_flags & libc::SS_DISABLE == 0
-        && sp.wrapping_sub(before.ss_sp as u64) <= before.ss_size as u64
-    {
-        before.ss_flags |= libc::SS_ONSTACK;
+    let mut before = context.uc_stack;
+    // The frame has the flags as they were set; the call says whether there is a stack, and whether the code runs on it.
+    before.ss_flags &= SS_AUTODISARM;
+    let above = sp.wrapping_sub(before.ss_sp as u64);
+    if before.ss_size == 0 {
+        before.ss_flags |= libc::SS_DISABLE;
+    } else if before.ss_flags == 0 && (1..=before.ss_size as u64).contains(&above) {
+        before.ss_flags = libc::SS_ONSTACK;
     }
     if new != 0 {
-        if before.ss_flags & libc::SS_ONSTACK != 0 {
-            return -(libc::EPERM as i64);
-        }
         let mut wanted = before;
-        if !read_user(
-            new,
-            &mut wanted as *mut _ as u64,
-            size_of::<libc::stack_t>() as u64,
-        ) {
+        if !read_user(new, &mut wanted as *mut _ as u64, size) {
             return -(libc::EFAULT as i64);
         }
-        keep_resident(wanted.ss_sp as u64, wanted.ss_size as u64);
+        if wanted.ss_flags & libc::SS_DISABLE == 0 {
+            keep_resident(wanted.ss_sp as u64, wanted.ss_size as u64);
+        }
+        let result = stub::set_altstack(&wanted, sp);
+        if result < 0 {
+            return result;
+        }
         context.uc_stack = wanted;
     }
-    if old != 0 && !write_user(old, &before as *const _ as u64, size_of::<libc::stack_t>() as u64) {
+    if old != 0 && !write_user(old, &before as *const _ as u64, size) {
         return -(libc::EFAULT as i64);
     }
     0
 }
 
 pub fn on_sigaction(args: [u64; 6]) -> i64 {
-    let [sig, new, old, ..] = args;
+    let [sig, new, old, set_size, ..] = args;
+    if set_size != size_of::<SigMask>() as u64 {
+        return -(libc::EINVAL as i64);
+    }
     let (mut wanted, mut before) = (Action::default(), Action::default());
     let size = size_of::<Action>() as u64;
     if new != 0 && !read_user(new, &mut wanted as *mut _ as u64, size) {

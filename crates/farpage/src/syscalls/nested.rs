@@ -243,14 +243,17 @@ const SG_IO: u32 = 0x2285;
 const PAGEMAP_SCAN: u32 = 0xc060_6610;
 const FS_IOC_FIEMAP: u32 = 0xc020_660b;
 const FIDEDUPERANGE: u32 = 0xc018_9436;
+const FS_IOC_GETFSMAP: u32 = 0xc0c0_583b;
+const PERF_EVENT_IOC_SET_FILTER: u32 = 0x4008_2406;
 
 pub(super) fn ioctl(walk: &mut Walk<'_>) {
     let (command, start) = (walk.val32(1), walk.val(2));
     let encoded = u64::from(command >> 16 & 0x3fff);
     let size = match (command, encoded) {
         // Arrays follow these structures.
-        (FS_IOC_FIEMAP | FIDEDUPERANGE, _) => OPAQUE_BYTES,
-        (_, 0) => PAGE,
+        (FS_IOC_FIEMAP | FIDEDUPERANGE | FS_IOC_GETFSMAP, _) => OPAQUE_BYTES,
+        // A string, whatever size the number says.
+        (PERF_EVENT_IOC_SET_FILTER, _) | (_, 0) => PAGE,
         (_, size) => size,
     };
     walk.flat(start, size);
@@ -477,19 +480,53 @@ pub(super) fn bpf(walk: &mut Walk<'_>) {
     }
 }
 
-pub(super) const KEYCTL_INSTANTIATE_IOV: u32 = 20;
+/// `struct perf_event_attr`, which names its own size, a page at most. What a probe is put on is a string at 56.
+pub(super) fn perf_event_open(walk: &mut Walk<'_>) {
+    let start = walk.val(0);
+    walk.flat(start, PAGE);
+    if start != 0
+        && let Some((path, _)) = walk.pair(start, 56)
+    {
+        walk.string(path, PAGE);
+    }
+}
+
+/// The options of a module may be longer than a path.
+pub(super) fn init_module(walk: &mut Walk<'_>) {
+    walk.string(walk.val(2), ARG_STRING_BYTES_MAX);
+}
+
+pub(super) fn finit_module(walk: &mut Walk<'_>) {
+    walk.string(walk.val(1), ARG_STRING_BYTES_MAX);
+}
+
+pub(super) const KEYCTLS_NESTED: &[u32] = &[KEYCTL_INSTANTIATE_IOV, KEYCTL_DH_COMPUTE];
+const KEYCTL_INSTANTIATE_IOV: u32 = 20;
+const KEYCTL_DH_COMPUTE: u32 = 23;
 
 pub(super) fn keyctl(walk: &mut Walk<'_>) {
     match walk.val32(0) {
         KEYCTL_INSTANTIATE_IOV => walk.iovec(walk.val(2), u64::from(walk.val32(3))),
-        // UPDATE, DESCRIBE, READ, INSTANTIATE, GET_SECURITY, DH_COMPUTE: buffer and size_t
-        2 | 6 | 11 | 12 | 17 | 23 => {
-            walk.flat(walk.val(1), PAGE);
+        // UPDATE, DESCRIBE, READ, INSTANTIATE, GET_SECURITY: buffer and size_t
+        2 | 6 | 11 | 12 | 17 => walk.flat(walk.val(2), walk.val(3).min(RW_BYTES_MAX)),
+        KEYCTL_DH_COMPUTE => {
+            walk.flat(walk.val(1), 12);
             walk.flat(walk.val(2), walk.val(3).min(RW_BYTES_MAX));
-            walk.flat(walk.val(4), PAGE);
+            key_derivation(walk, walk.val(4));
         }
         // Numbers are never managed addresses, so naming every argument costs nothing.
         _ => (1..5).for_each(|arg| walk.flat(walk.val(arg), PAGE)),
+    }
+}
+
+/// `struct keyctl_kdf_params`: name of a hash, other data, its length.
+fn key_derivation(walk: &mut Walk<'_>, start: u64) {
+    walk.flat(start, 56);
+    if start != 0
+        && let (Some((hash, other)), Some((len, _))) = (walk.pair(start, 0), walk.pair(start, 16))
+    {
+        walk.string(hash, PAGE);
+        walk.flat(other, u64::from(len as u32).min(PAGE));
     }
 }
 

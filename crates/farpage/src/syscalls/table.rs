@@ -306,7 +306,7 @@ table! {
     172 iopl [];
     173 ioperm [];
     174 create_module [];
-    175 init_module [b(0, 1), s(2)];
+    175 init_module [b(0, 1), c(1 << 2, nested::init_module)];
     176 delete_module [s(0)];
     177 get_kernel_syms [];
     178 query_module [];
@@ -383,7 +383,7 @@ table! {
     247 waitid [f(2, SIGINFO), f(4, RUSAGE)];
     248 add_key [s(0), s(1), b(2, 3)];
     249 request_key [s(0), s(1), s(2)];
-    250 keyctl [c(0b1_1110, nested::keyctl)].hidden_when(0, &[nested::KEYCTL_INSTANTIATE_IOV]);
+    250 keyctl [c(0b1_1110, nested::keyctl)].hidden_when(0, nested::KEYCTLS_NESTED);
     251 ioprio_set [];
     252 ioprio_get [];
     253 inotify_init [];
@@ -433,7 +433,7 @@ table! {
     295 preadv [iov(1, 2)].chunk(rdv(Some(3))).hidden(1);
     296 pwritev [iov(1, 2)].chunk(wrv(Some(3))).hidden(1);
     297 rt_tgsigqueueinfo [f(3, SIGINFO)];
-    298 perf_event_open [f(0, SELF_SIZED)];
+    298 perf_event_open [c(1 << 0, nested::perf_event_open)].hidden(0);
     299 recvmmsg [Arg::Mmsghdr { arg: 1, count: 2 }, f(4, TIMESPEC)].hidden(1);
     300 fanotify_init [];
     301 fanotify_mark [s(4)];
@@ -449,7 +449,7 @@ table! {
     310 process_vm_readv [iov(1, 2), a(3, 4, 16)].hidden(1);
     311 process_vm_writev [iov(1, 2), a(3, 4, 16)].hidden(1);
     312 kcmp [];
-    313 finit_module [s(1)];
+    313 finit_module [c(1 << 1, nested::finit_module)];
     314 sched_setattr [f(1, SELF_SIZED)];
     315 sched_getattr [w(1, 2)];
     316 renameat2 [s(1), s(3)];

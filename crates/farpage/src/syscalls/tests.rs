@@ -272,6 +272,22 @@ fn by_command() {
 }
 
 #[test]
+fn names_behind_structures() {
+    let mut memory = zeroed();
+    memory.words(STACK, &[0; 8]);
+    memory.words(STACK + 56, &[M + 4090]);
+    assert_eq!(
+        memory.ranges(libc::SYS_perf_event_open, [STACK, 0, 0, 0, 0, 0]),
+        [(STACK, 4096), (M + 4090, 6)]
+    );
+    memory.words(STACK, &[M, M + 4096, 8]);
+    assert_eq!(
+        memory.ranges(libc::SYS_keyctl, [23, M + 64, M + 128, 32, STACK, 0]),
+        [(M + 64, 12), (M + 128, 32), (STACK, 56), (M, 4096), (M + 4096, 8)]
+    );
+}
+
+#[test]
 fn memory_calls() {
     let (prctl, vma) = (libc::SYS_prctl as usize, libc::PR_SET_VMA as u64);
     assert!(memory_call(libc::SYS_munmap as usize, &[M, 4096, 0, 0, 0, 0]));
