@@ -146,6 +146,16 @@ def swap_overfull(context):
     check(got.stats["limit_overrun"] > 0, "the budget was not overrun")
 
 
+@test("ragged", per_delivery=True)
+def ragged(context):
+    """Threads write at random what is on its way out, in windows with gaps: no write is lost."""
+    touches = 400_000 if context.soak else 40_000
+    extra = ["--swap", "compressed:8M", "--swap", context.directory]
+    got = context.budget_run(20, [program("ragged"), 64, 4, touches], timeout_s=300, extra=extra)
+    check(got.code == 0 and "ok ragged" in got.out, failures(got))
+    check(swapped_out(got.stats) > 10_000, "hardly anything was swapped out")
+
+
 @test("late", per_delivery=True)
 def late(context):
     """Four processes map most of the budget each and fill it at the same moment: the first was dormant when it did, and the rest

@@ -131,7 +131,7 @@ fn protect_chunk(mm: &Mm, chunk: u64) {
         let skip = u64::from((bits >> at).trailing_zeros());
         let len = u64::from((!(bits >> (at + skip))).trailing_zeros());
         let start = chunk + (at + skip) * WINDOW;
-        if set(mm, start, len * WINDOW, true).is_err() {
+        if protect(mm, start, len * WINDOW, true).is_err() {
             (start..start + len * WINDOW)
                 .step_by(WINDOW as usize)
                 .for_each(|window| protect_pages(mm, window));
@@ -144,12 +144,13 @@ fn protect_chunk(mm: &Mm, chunk: u64) {
 fn protect_pages(mm: &Mm, window: u64) {
     for page in window..window + WINDOW {
         if mm.load(page).kind() == Kind::Resident {
-            let _ = set(mm, page, 1, true);
+            let _ = protect(mm, page, 1, true);
         }
     }
 }
 
-fn set(mm: &Mm, page: u64, pages: u64, protect: bool) -> Result<(), Errno> {
+/// Write-protects pages, or lifts that.
+pub fn protect(mm: &Mm, page: u64, pages: u64, protect: bool) -> Result<(), Errno> {
     loop {
         match mm.uffd().write_protect(address(page), pages * PAGE, protect) {
             Err(Errno(libc::EAGAIN)) => {}
@@ -171,9 +172,9 @@ pub fn lift(mm: &Mm, page: u64) {
     if !is_protected(mm, window) {
         return;
     }
-    if set(mm, window, WINDOW, false).is_err() {
+    if protect(mm, window, WINDOW, false).is_err() {
         (window..window + WINDOW).for_each(|page| {
-            let _ = set(mm, page, 1, false);
+            let _ = protect(mm, page, 1, false);
         });
     }
     kill_point!("cow-lifted");

@@ -3,7 +3,7 @@
 //!
 //! Eviction, step by step (what is locked in brackets):
 //! 1. take an empty block of 64 frames; 2. the clock finds a window of 64 pages with resident ones; 3. lock them [words];
-//! 4. MOVE them to the block, same place in block and window [words]; 5. words say *cached(frame)*, unlocked; 6. the block
+//! 4. MOVE them to the block, same place in block and window, or copy them (`ragged`) [words]; 5. words say *cached(frame)*, unlocked; 6. the block
 //!    joins the end of the FIFO.
 //!
 //! The oldest block is stored (`store`), and its memory returned.
@@ -16,7 +16,7 @@ use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
 
-use crate::bits::{bits, mask};
+use crate::bits::{bits, mask, set};
 use crate::cow;
 use crate::huge_out::{self, Turn};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
@@ -28,6 +28,7 @@ use crate::thread;
 
 mod frames;
 mod page_out;
+mod ragged;
 mod room;
 pub use frames::{BLOCK, FIRST_PLACE, Frames};
 pub use page_out::page_out;
@@ -221,7 +222,8 @@ fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
             continue;
         }
         let len = u64::from((!(both >> at)).trailing_zeros()).min(BLOCK - at);
-        moved |= move_run(mm, base, block, at, len, victims);
+        moved |= ragged::copy_run(mm, base, block, at, len, victims)
+            .unwrap_or_else(|| move_run(mm, base, block, at, len, victims));
         at += len;
     }
     kill_point!("evict-moved");
@@ -448,7 +450,7 @@ fn store_oldest(mm: &Mm, pages: u64) -> u64 {
         let blocks = blocks[..len].iter().map(|block| mm.frames.filled(*block));
         mm.frames.storing.fetch_add(count, Ordering::Relaxed);
         store::store_frames(mm, blocks.clone());
-        stored = blocks.map(|block| release_block(mm, block)).sum();
+        stored = release_blocks(mm, blocks);
         if stored == 0 {
             mm.frames.released.tell_of_failure();
         }
@@ -457,24 +459,48 @@ fn store_oldest(mm: &Mm, pages: u64) -> u64 {
     stored + place.map_or(0, |place| huge_out::store(mm, place))
 }
 
-/// Returns the memory of a stored block. Frames whose page could not be stored stay, in a block at the FIFO's end.
-fn release_block(mm: &Mm, Occupied { base, block, filled }: Occupied) -> u64 {
-    let mut kept = 0u64;
-    for i in bits(filled) {
+/// Returns the memory of at most [`STORED_MAX`] stored blocks; the number of frames. Those whose page could not be stored stay, in
+/// a block at the FIFO's end.
+fn release_blocks(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) -> u64 {
+    let mut whole = [0u64; STORED_MAX];
+    let mut len = 0;
+    let mut kept = [0u64; STORED_MAX];
+    for (kept, occupied) in kept.iter_mut().zip(blocks.clone()) {
+        *kept = still_named(mm, &occupied);
+        if *kept == 0 {
+            whole[len] = occupied.block;
+            len += 1;
+        } else {
+            let frame = |i| mm.frames.address(occupied.block * BLOCK + i);
+            bits(occupied.filled & !*kept).for_each(|i| drop_frames(frame(i), PAGE));
+        }
+    }
+    // Neighbours together: each call flushes the TLBs of all CPUs.
+    whole[..len].sort_unstable();
+    for row in whole[..len].chunk_by(|a, b| a + 1 == *b) {
+        drop_frames(mm.frames.address(row[0] * BLOCK), row.len() as u64 * BLOCK * PAGE);
+    }
+    kill_point!("frames-dropped");
+    let each = blocks.zip(kept);
+    each.map(|(occupied, kept)| release_block(mm, &occupied, kept))
+        .sum()
+}
+
+/// The frames of a block that a page's word names still.
+fn still_named(mm: &Mm, occupied: &Occupied) -> u64 {
+    let Occupied { base, block, filled } = *occupied;
+    set(bits(filled).filter(|i| {
         // Locked or not: a locked word's page is being taken back from this very frame, perhaps by this very thread
         // (which reclaims because it got no memory for it). Its frame goes in a later turn.
         let seen = mm.load(base + i);
-        if seen.kind() == Kind::Cached && seen.frame() == block * BLOCK + i {
-            kept |= 1 << i;
-        }
-    }
+        seen.kind() == Kind::Cached && seen.frame() == block * BLOCK + i
+    }))
+}
+
+/// The frames of a block but the `kept` ones have no memory any more.
+fn release_block(mm: &Mm, occupied: &Occupied, kept: u64) -> u64 {
+    let Occupied { block, filled, .. } = *occupied;
     let gone = filled & !kept;
-    if kept == 0 {
-        drop_frames(mm.frames.address(block * BLOCK), BLOCK * PAGE);
-    } else {
-        bits(gone).for_each(|i| drop_frames(mm.frames.address(block * BLOCK + i), PAGE));
-    }
-    kill_point!("frames-dropped");
     let count = i64::from(gone.count_ones());
     mm.entry().frames.fetch_sub(count, Ordering::Relaxed);
     mm.charge(-count);
