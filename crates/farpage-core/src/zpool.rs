@@ -15,7 +15,7 @@
 //! Taking an object is two steps. *Reserve*: CAS the descriptor from `Active, n` to `Active, n + 1`, with n
 //! below the number of objects. *Claim*: CAS a free header from 0 to the slot. Giving it back is the reverse:
 //! header to 0, then the descriptor from n to n - 1, or from 1 straight to `Emptying(owner)`. The owner
-//! punches a hole and makes the descriptor `Free`. Invariants:
+//! punches a hole and makes the descriptor `Free`. Or the zpage stays active with none in use, and is emptied later. Invariants:
 //!
 //! ```text
 //! Active:    headers not 0 + reservations without an object + frees between their two steps <= in use
@@ -320,8 +320,8 @@ impl<'a> Zpool<'a> {
         None
     }
 
-    /// Drops a reservation that found no free header. The zpage stays active even with nothing in use: only a
-    /// free can begin to empty it, because only the caller of a free punches holes.
+    /// Drops a reservation that found no free header. The zpage stays active even with nothing in use: only who punches holes
+    /// begins to empty it.
     fn give_back(&self, zpage: usize) {
         let Some(desc) = self.desc(zpage) else { return };
         let mut seen = load(desc);
@@ -418,6 +418,40 @@ impl<'a> Zpool<'a> {
     /// # Errors
     /// If the handle does not name an object in use.
     pub fn free(&self, handle: Handle, owner: u16) -> Result<Option<usize>, Impossible> {
+        self.drop_object(handle, |class| Desc::emptying(class, owner))
+    }
+
+    /// The same, but an emptied zpage stays active, with nothing in use, and keeps its memory for the next object of its class:
+    /// its headers are 0. Who was given its number calls [`Self::empty`] sooner or later.
+    ///
+    /// # Errors
+    /// As [`Self::free`].
+    pub fn free_keeping(&self, hints: &ZpoolHints, handle: Handle) -> Result<Option<usize>, Impossible> {
+        let kept = self.drop_object(handle, |class| Desc::active(class, 0))?;
+        if let (Some(zpage), Some(scan)) = (kept, hints.scan.get(handle.class())) {
+            // Others were left empty a moment ago, on either side.
+            scan.store(zpage.saturating_sub(NEAR_SCAN / 2) as u32, Ordering::Relaxed);
+        }
+        Ok(kept)
+    }
+
+    /// Begins to empty an active zpage with nothing in use. True: it is `Emptying(owner)` now, as after [`Self::free`].
+    #[must_use]
+    pub fn empty(&self, zpage: usize, owner: u16) -> bool {
+        self.desc(zpage).is_some_and(|desc| {
+            let seen = load(desc);
+            seen.state() == State::Active
+                && seen.in_use() == 0
+                && exchange(desc, seen, Desc::emptying(seen.class(), owner)).is_ok()
+        })
+    }
+
+    /// Gives an object back; its zpage becomes `emptied` with the last one, and is returned.
+    fn drop_object(
+        &self,
+        handle: Handle,
+        emptied: impl Fn(usize) -> Desc,
+    ) -> Result<Option<usize>, Impossible> {
         let (desc, seen, header) = self.live(handle)?;
         let slot = header.load(Ordering::Acquire);
         let taken = slot != 0
@@ -436,7 +470,7 @@ impl<'a> Zpool<'a> {
         while seen.state() == State::Active && seen.in_use() > 0 {
             let last = seen.in_use() == 1;
             let next = if last {
-                Desc::emptying(seen.class(), owner)
+                emptied(seen.class())
             } else {
                 Desc::active(seen.class(), seen.in_use() - 1)
             };

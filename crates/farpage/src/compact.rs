@@ -55,6 +55,13 @@ fn gather_all(pool: &Pool, zpool: &Zpool<'_>, surplus: impl Fn(usize) -> usize) 
 
 /// Empties the first `surplus` of the zpages into the last.
 fn gather(pool: &Pool, zpool: &Zpool<'_>, zpages: &[Roomy], surplus: usize, left: &mut usize) {
+    // Kept for the next objects, by processes that may have ended.
+    for &(_, zpage) in zpages.iter().take_while(|(objects, _)| *objects == 0) {
+        if zpool.empty(zpage, SUPERVISOR) {
+            pool.punch_zpages(zpage, 1);
+            zpool.release_zpage(zpage);
+        }
+    }
     let surplus = surplus.min(zpages.len());
     let (from, to) = zpages.split_at(surplus);
     let mut to = to.iter().rev().map(|(_, zpage)| *zpage).peekable();

@@ -40,6 +40,7 @@ pub const MAX_PROCESSES: usize = 1024;
 // A slot is named by one page of each process at most, and by one slot that has moved: its count can't overflow.
 const _: () = assert!(MAX_PROCESSES < swap_table::COUNT_MAX as usize);
 pub const MAX_AREAS: usize = 8;
+const KEPT_ZPAGES: usize = 64;
 /// Swap areas, and the device of what lives compressed only.
 pub const DEVICES: usize = MAX_AREAS + 1;
 /// Bytes before the places of the queue of full clusters: its two ends.
@@ -223,6 +224,9 @@ pub struct Header {
     pub peak: AtomicI64,
     pub zpages_used: AtomicU64,
     pub zpages_limit: AtomicU64,
+    /// Zpages, and 1, that were emptied last and keep their memory: a ring.
+    pub kept_zpages: [AtomicU32; KEPT_ZPAGES],
+    pub kept_at: AtomicU32,
     /// Bumped to ask every process to reclaim; a futex.
     pub reclaim_seq: AtomicU32,
     /// Pages that came back from the compressed tier, and pages that it wrote back: lately, both halved now and then.
@@ -538,6 +542,16 @@ impl Area {
 }
 
 impl Header {
+    /// Notes an emptied zpage that keeps its memory: at most one in 128 of the tier's. One that was noted before, and is perhaps in use
+    /// again, for the caller to empty.
+    pub fn keep_zpage(&self, zpage: usize) -> Option<usize> {
+        let limit = self.zpages_limit.load(Ordering::Relaxed) as usize;
+        let places = (limit / 128).clamp(1, KEPT_ZPAGES);
+        let place = self.kept_at.fetch_add(1, Ordering::Relaxed) as usize % places;
+        let older = self.kept_zpages[place].swap(zpage as u32 + 1, Ordering::Relaxed);
+        older.checked_sub(1).map(|older| older as usize)
+    }
+
     pub fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Relaxed) & flag != 0
     }

@@ -19,7 +19,7 @@ use crate::tiers::{count_locks, place_of, stop};
 /// Most slots given up together.
 const GROUP: usize = 64;
 /// Most zpages whose memory is given back together.
-const EMPTY_MAX: usize = 16;
+const EMPTY_MAX: usize = 32;
 
 /// Changes a page's word so that it names `slot` no more, then gives that reference up.
 pub fn leave(mm: &Mm, slot: u32, change: impl FnOnce()) {
@@ -35,7 +35,12 @@ pub fn put(mm: &Mm, slot: u32) {
     match mm.pool().swap_table().put(slot, mm.owner()) {
         Ok(Some(backing)) => {
             kill_point!("put-busy");
-            free_backing(mm.pool(), slot, backing, mm.owner());
+            match backing {
+                Backing::Compressed(handle) => {
+                    Objects::new(mm.pool(), mm.owner()).free_keeping(mm, handle);
+                }
+                _ => free_backing(mm.pool(), slot, backing, mm.owner()),
+            }
             kill_point!("put-freed");
             release(mm, &[slot]);
         }
@@ -47,22 +52,22 @@ pub fn put(mm: &Mm, slot: u32) {
 
 /// The same for many slots, one reference to each.
 pub fn put_all(mm: &Mm, slots: &[u32]) {
+    let mut objects = Objects::new(mm.pool(), mm.owner());
     for group in slots.chunks(GROUP) {
-        put_group(mm, group);
+        put_group(mm, group, &mut objects);
     }
 }
 
 /// At most [`GROUP`] of them.
-fn put_group(mm: &Mm, slots: &[u32]) {
+fn put_group(mm: &Mm, slots: &[u32], objects: &mut Objects<'_>) {
     let table = mm.pool().swap_table();
-    let mut objects = Objects::new(mm.pool(), mm.owner());
     let (mut freed, mut count) = ([0u32; GROUP], 0);
     for &slot in slots {
         match table.put(slot, mm.owner()) {
             Ok(Some(backing)) => {
                 kill_point!("put-busy");
                 match backing {
-                    Backing::Compressed(handle) => objects.free(handle),
+                    Backing::Compressed(handle) => objects.free_keeping(mm, handle),
                     _ => free_backing(mm.pool(), slot, backing, mm.owner()),
                 }
                 freed[count] = slot;
@@ -72,7 +77,6 @@ fn put_group(mm: &Mm, slots: &[u32]) {
             Err(impossible) => stop(&impossible),
         }
     }
-    drop(objects);
     kill_point!("put-freed");
     if count > 0 {
         release(mm, &freed[..count]);
@@ -145,16 +149,33 @@ impl<'a> Objects<'a> {
 
     pub fn free(&mut self, handle: Handle) {
         match self.pool.zpool().free(handle, self.owner) {
+            Ok(Some(zpage)) => self.emptied(zpage),
+            Ok(None) => {}
+            Err(impossible) => stop(&impossible),
+        }
+    }
+
+    /// The same; the zpages emptied last keep their memory, for what is compressed next.
+    pub fn free_keeping(&mut self, mm: &Mm, handle: Handle) {
+        match self.pool.zpool().free_keeping(&mm.zhints, handle) {
             Ok(Some(zpage)) => {
-                kill_point!("zpool-emptying");
-                self.empty[self.len] = zpage as u32;
-                self.len += 1;
-                if self.len == EMPTY_MAX {
-                    self.give_back();
+                if let Some(older) = self.pool.header().keep_zpage(zpage)
+                    && self.pool.zpool().empty(older, self.owner)
+                {
+                    self.emptied(older);
                 }
             }
             Ok(None) => {}
             Err(impossible) => stop(&impossible),
+        }
+    }
+
+    fn emptied(&mut self, zpage: usize) {
+        kill_point!("zpool-emptying");
+        self.empty[self.len] = zpage as u32;
+        self.len += 1;
+        if self.len == EMPTY_MAX {
+            self.give_back();
         }
     }
 

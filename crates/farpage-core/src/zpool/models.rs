@@ -110,6 +110,34 @@ fn alloc_against_the_last_free() {
     });
 }
 
+/// A zpage that was kept is taken again or emptied: what is taken from it is never made zero.
+#[test]
+fn alloc_against_the_emptying_of_a_kept_zpage() {
+    explore(|| {
+        let memory = Memory::new();
+        let first = memory.alloc(1).unwrap();
+        let hints = ZpoolHints::new();
+        assert_eq!(memory.zpool().free_keeping(&hints, first), Ok(Some(0)));
+        let other = Arc::clone(&memory);
+        let emptying = thread::spawn(move || {
+            if other.zpool().empty(0, 1) {
+                other
+                    .data
+                    .iter()
+                    .for_each(|word| word.store(0, Ordering::Relaxed));
+                other.zpool().release_zpage(0);
+            }
+        });
+        let taken = memory.alloc(2);
+        emptying.join().unwrap();
+        if taken.is_some() {
+            memory.check(&[2]);
+        } else {
+            assert_eq!(memory.zpool().count_used(), 0);
+        }
+    });
+}
+
 /// Of the last two objects one of the two threads empties the zpage, and what comes next is in it alone.
 #[test]
 fn free_against_free_and_alloc() {

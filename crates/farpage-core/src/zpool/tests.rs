@@ -109,6 +109,30 @@ fn a_life() {
     assert_eq!((memory.used.load(Ordering::Relaxed), pool.count_used()), (1, 1));
 }
 
+/// An emptied zpage that is kept serves the next object of its class, before a fresh one; it can be emptied while nothing is in it.
+#[test]
+fn a_kept_zpage_is_taken_again() {
+    let memory = Memory::new(4);
+    let (pool, hints) = (memory.pool(), ZpoolHints::new());
+    let bytes = class_bytes(3);
+    let handle = pool.alloc(&hints, 4, bytes, 1).unwrap();
+    let other = pool.alloc(&hints, 4, OBJECT_MAX, 2).unwrap();
+    assert!(!pool.empty(handle.zpage(), 7), "an object is in it");
+    assert_eq!(pool.free_keeping(&hints, handle), Ok(Some(handle.zpage())));
+    assert!(pool.free_keeping(&hints, handle).is_err(), "twice");
+    assert_eq!(pool.count_used(), 2);
+    assert_eq!(
+        pool.alloc(&ZpoolHints::new(), 4, bytes, 3).map(Handle::zpage),
+        Some(handle.zpage())
+    );
+    assert_eq!(pool.free_keeping(&hints, handle), Ok(Some(handle.zpage())));
+    assert!(pool.empty(handle.zpage(), 7) && !pool.empty(handle.zpage(), 7));
+    assert_eq!(pool.emptying_of(7).collect::<Vec<_>>(), [handle.zpage()]);
+    pool.release_zpage(handle.zpage());
+    assert_eq!((pool.count_used(), pool.owner_slot(other)), (1, 2));
+    assert!(!pool.empty(handle.zpage(), 7), "free");
+}
+
 #[test]
 fn every_handle_stays_inside() {
     let memory = Memory::new(2);
