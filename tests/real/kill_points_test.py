@@ -83,7 +83,7 @@ def of_areas(name):
 
 def start(context, armed, value):
     """The tree for these points."""
-    budget, mib, rounds = (24, 64, 4) if context.soak else (20, 48, 2)
+    budget, mib, rounds = (24, 64, 4) if context.soak else (20, 40, 1)
     argv = [program("killpoints"), mib, 3, rounds]
     options = {"timeout_s": 240, "binary": KILL_FARPAGE, "env": {"FARPAGE_KILL_AT": value}}
     if any(map(of_areas, armed)):

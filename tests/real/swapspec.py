@@ -31,7 +31,7 @@ def bad_specs(context):
     refused(context, ["--ram", "64M", "--swap", f"{context.directory}:64M", "--swap", "compressed:nonsense"])
 
 
-@test("swap-tiers", ALL)
+@test("swap-tiers", ("quick", "soak"))
 def swap_tiers(context):
     """Each kind of place by itself and two in order; afterwards only a file that was named remains."""
     place = context.directory / "swapfile"
