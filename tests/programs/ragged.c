@@ -1,7 +1,7 @@
 /* Pages that are written at random while they are on their way out: no write may be lost.
  * Usage: ragged [MIB] [THREADS] [TOUCHES]; defaults 64 MiB, 4 threads, 100000 touches each.
- * Threads add one to a counter in a random page, each page shared by all. Windows of pages come to have gaps, out of which
- * farpage copies pages instead of moving them. In the end the counters' sum is the number of touches. */
+ * Threads add one to a counter in a random page, each page shared by all. Windows of pages come to have gaps.
+ * In the end the counters' sum is the number of touches. */
 #include "check.h"
 
 #include <pthread.h>

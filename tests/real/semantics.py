@@ -148,7 +148,7 @@ def swap_overfull(context):
 
 @test("ragged", per_delivery=True)
 def ragged(context):
-    """Threads write at random what is on its way out, in windows with gaps: no write is lost."""
+    """Threads write at random what is on its way out, in windows with gaps: no write is lost (see decision 0024)."""
     touches = 400_000 if context.soak else 40_000
     extra = ["--swap", "compressed:8M", "--swap", context.directory]
     got = context.budget_run(20, [program("ragged"), 64, 4, touches], timeout_s=300, extra=extra)

@@ -150,7 +150,7 @@ fn protect_pages(mm: &Mm, window: u64) {
 }
 
 /// Write-protects pages, or lifts that.
-pub fn protect(mm: &Mm, page: u64, pages: u64, protect: bool) -> Result<(), Errno> {
+fn protect(mm: &Mm, page: u64, pages: u64, protect: bool) -> Result<(), Errno> {
     loop {
         match mm.uffd().write_protect(address(page), pages * PAGE, protect) {
             Err(Errno(libc::EAGAIN)) => {}

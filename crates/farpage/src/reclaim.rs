@@ -3,7 +3,7 @@
 //!
 //! Eviction, step by step (what is locked in brackets):
 //! 1. take an empty block of 64 frames; 2. the clock finds a window of 64 pages with resident ones; 3. lock them [words];
-//! 4. MOVE them to the block, same place in block and window, or copy them (`ragged`) [words]; 5. words say *cached(frame)*, unlocked; 6. the block
+//! 4. MOVE them to the block, same place in block and window [words]; 5. words say *cached(frame)*, unlocked; 6. the block
 //!    joins the end of the FIFO.
 //!
 //! The oldest block is stored (`store`), and its memory returned.
@@ -28,7 +28,6 @@ use crate::thread;
 
 mod frames;
 mod page_out;
-mod ragged;
 mod room;
 pub use frames::{BLOCK, FIRST_PLACE, Frames};
 pub use page_out::page_out;
@@ -222,8 +221,7 @@ fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
             continue;
         }
         let len = u64::from((!(both >> at)).trailing_zeros()).min(BLOCK - at);
-        moved |= ragged::copy_run(mm, base, block, at, len, victims)
-            .unwrap_or_else(|| move_run(mm, base, block, at, len, victims));
+        moved |= move_run(mm, base, block, at, len, victims);
         at += len;
     }
     kill_point!("evict-moved");

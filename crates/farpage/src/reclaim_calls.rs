@@ -35,12 +35,6 @@ pub fn drop_frames(addr: u64, len: u64) {
     let _ = unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) };
 }
 
-/// Gives up the memory of pages that were copied while they were write-protected. False: it stays.
-pub fn drop_copied(addr: u64, len: u64) -> bool {
-    // SAFETY: what is present there is copied, its words are locked, and nobody could write it since.
-    unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) }.is_ok()
-}
-
 /// Copies a page that can't be moved (its mapping is read-only, so nobody writes it) and drops the original.
 pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
     let mut context = mm.context();
