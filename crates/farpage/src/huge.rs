@@ -142,7 +142,7 @@ fn give_fresh(mm: &Mm, chunk: u64) -> Option<u64> {
     }
     let room = Room::take(mm)?;
     let nursery = mm.places.nursery()?;
-    if !lock_all(mm, chunk, |_, seen| seen.kind() == Kind::Untouched) {
+    if lock_all(mm, chunk, |_, seen| seen.kind() == Kind::Untouched).is_err() {
         return None;
     }
     kill_point!("huge-in-locked");
@@ -171,7 +171,7 @@ fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
     let (chunk, first) = (chunk_of(page), first_frame(place));
     let ahead = mm.places.get(place).ahead();
     let waits = |i: u64, seen: PageState| seen.kind() == Kind::Cached && seen.frame() == first + i;
-    if !lock_all(mm, chunk, waits) {
+    if lock_all(mm, chunk, waits).is_err() {
         mm.frames.push(FIRST_PLACE + place);
         return None;
     }
@@ -234,13 +234,29 @@ fn swap_in(mm: &Mm, page: u64) -> Filled {
             .chunk(chunk)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, huge::spend);
     }
-    let source = bring(mm, chunk, None)?;
+    let source = bring_at_last(mm, chunk)?;
     mm.header().count(Counter::Pgmajfault, 1);
     if let Some(walk) = walk {
         let most = huge::ahead(mm.header().limit.load(Ordering::Relaxed));
         (1..=most).for_each(|distance| ask_ahead(mm, chunk, walk, distance));
     }
     (mm.load(page).kind() == Kind::Resident).then_some(Ok(source))
+}
+
+/// Brings a chunk into the program, though others may be at work in it: mostly a prefetch thread, which then leaves it to us or
+/// has it in a place soon. Small pages would take its huge page away for good.
+fn bring_at_last(mm: &Mm, chunk: u64) -> Option<Source> {
+    for _ in 0..TURNS {
+        match bring(mm, chunk, None) {
+            Ok(source) => return Some(source),
+            Err(Hindrance::At(page)) => mm.wait_unlocked(page),
+            Err(Hindrance::Other) => break,
+        }
+        if !is_out(mm, chunk) || !may_come_whole(mm, chunk) {
+            break;
+        }
+    }
+    None
 }
 
 /// Whether nothing of the chunk is in the program's memory, as far as counts tell.
@@ -306,31 +322,26 @@ pub fn fetch(mm: &Mm, chunk: u64, walk: Walk) {
     let _ = bring(mm, chunk, Some(walk));
 }
 
+/// Why a chunk did not come.
+enum Hindrance {
+    /// This page, which somebody is at work at.
+    At(u64),
+    Other,
+}
+
 /// Brings a chunk in: into the program, or `ahead` of a walk into a place. Where its content came from.
-fn bring(mm: &Mm, chunk: u64, ahead: Option<Walk>) -> Option<Source> {
-    let room = Room::take(mm)?;
-    let mut nursery = mm.places.nursery()?;
+fn bring(mm: &Mm, chunk: u64, ahead: Option<Walk>) -> Result<Source, Hindrance> {
+    let room = Room::take(mm).ok_or(Hindrance::Other)?;
+    let mut nursery = mm.places.nursery().ok_or(Hindrance::Other)?;
     let place = match ahead {
-        Some(_) => Some(mm.places.take()?),
+        Some(_) => Some(mm.places.take().ok_or(Hindrance::Other)?),
         None => None,
     };
-    let mut context = mm.context();
-    let source = if lock_all(mm, chunk, |_, seen| is_outside(seen)) {
-        let source = fill(mm, chunk, &mut nursery, &mut context);
-        if source.is_none() || (place.is_none() && !clear_for_huge(mm, chunk)) {
-            unlock_same(mm, chunk, chunk + CHUNK_PAGES);
-            None
-        } else {
-            source
-        }
-    } else {
-        None
-    };
-    drop(context);
-    if source.is_none() {
+    let source = lock_and_fill(mm, chunk, &mut nursery, place.is_some());
+    if source.is_err() {
         place.into_iter().for_each(|place| mm.places.give(mm, place));
-        return None;
     }
+    let source = source?;
     kill_point!("huge-in-filled");
     let arrived = match (place, ahead) {
         (Some(place), Some(walk)) => settle_ahead(mm, chunk, place, &nursery, walk),
@@ -340,7 +351,23 @@ fn bring(mm: &Mm, chunk: u64, ahead: Option<Walk>) -> Option<Source> {
     if arrived == CHUNK_PAGES && (ahead.is_some() || is_huge(mm, chunk)) {
         mm.header().count(Counter::ThpSwpin, 1);
     }
-    source.filter(|_| arrived > 0)
+    if arrived > 0 {
+        Ok(source)
+    } else {
+        Err(Hindrance::Other)
+    }
+}
+
+/// Locks the words of a chunk and fills the nursery with what they name, for a place or for the program. On failure none is locked.
+fn lock_and_fill(mm: &Mm, chunk: u64, nursery: &mut Nursery, in_place: bool) -> Result<Source, Hindrance> {
+    let mut context = mm.context();
+    lock_all(mm, chunk, |_, seen| is_outside(seen)).map_err(Hindrance::At)?;
+    let source = fill(mm, chunk, nursery, &mut context);
+    if let Some(source) = source.filter(|_| in_place || clear_for_huge(mm, chunk)) {
+        return Ok(source);
+    }
+    unlock_same(mm, chunk, chunk + CHUNK_PAGES);
+    Err(Hindrance::Other)
 }
 
 /// Fills the nursery with what the locked words name, verified. None: something can't be had, or not now.

@@ -102,7 +102,7 @@ fn look(mm: &Mm, chunk: u64) -> Turn {
 
 fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
     let leaves = |_, seen: PageState| seen.kind() == Kind::Resident && seen.pins() == 0;
-    if !lock_all(mm, chunk, leaves) {
+    if lock_all(mm, chunk, leaves).is_err() {
         mm.places.give(mm, place);
         return Turn::Spared;
     }

@@ -265,16 +265,16 @@ impl Drop for Nursery<'_> {
     }
 }
 
-/// Locks all words of a chunk, if each is unlocked and `fits`; else none.
-pub fn lock_all(mm: &Mm, chunk: u64, fits: impl Fn(u64, PageState) -> bool) -> bool {
+/// Locks all words of a chunk, if each is unlocked and `fits`; else none, and tells the page in the way.
+pub fn lock_all(mm: &Mm, chunk: u64, fits: impl Fn(u64, PageState) -> bool) -> Result<(), u64> {
     for i in 0..CHUNK_PAGES {
         let seen = mm.load(chunk + i);
         if seen.is_locked() || !fits(i, seen) || !mm.try_lock(chunk + i, seen) {
             unlock_same(mm, chunk, chunk + i);
-            return false;
+            return Err(chunk + i);
         }
     }
-    true
+    Ok(())
 }
 
 /// Gives a locked page its new word, still locked.
