@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -121,6 +122,26 @@ def ended_in_the_middle(context, side, number, machine, name="seq"):
     finally:
         running.kill()
         running.wait()
+
+
+@test("bench-programs", ("quick", "soak"))
+def bench_programs(context):
+    """Programs of other people, one that fits, and data in a mapped file; what they made is gone afterwards."""
+    for tool in ("gcc", "redis-server"):
+        if not shutil.which(tool):
+            raise Skip(f"{tool} is not installed")
+    sides, machine = kernel_sides(), Machine(context.directory)
+    report = context.directory / "bench.json"
+    words = ["--ram", "64M", "--size", "2" if context.soak else "1", "--pairs", "1", "--dir", context.directory, "--json", report]
+    for names, against in ((["fit", "build", "redis"], sides[0] if context.soak else "none"), (["seq"], "memmap")):
+        got = context.plain([FARPAGE, "bench", *names, *words, "--against", against], timeout_s=300)
+        check(got.code == 0, f"{names}: exit code {got.code}: {got.err[-300:]} {got.out[-600:]}")
+        comparisons = json.loads(report.read_text())["comparisons"]
+        check({one["workload"] for one in comparisons} == set(names), f"{names}: {[one['title'] for one in comparisons]}")
+        for run in (run for one in comparisons for run in one["runs"]):
+            check(not run["failure"] and run["figures"]["checked"] > 0, f"{names}, {run['side']}: {run['failure']}")
+    check("memmap" in {run["side"] for run in comparisons[0]["runs"]}, f"no side with a mapped file: {comparisons[0]['sides']}")
+    check(not machine.left(), f"left: {machine.left()}")
 
 
 @test("bench-swapoff", ("quick", "soak"))

@@ -15,7 +15,7 @@
 //! | `targets` | which figures are shown, their targets, the published ones |
 //! | `report` | what came of it, as text and as JSON |
 //! | `html` | the same as a page with plots |
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod cgroup;
 mod emptying;
@@ -31,6 +31,7 @@ mod side;
 mod targets;
 mod work;
 
+use std::env;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
@@ -128,6 +129,7 @@ fn abilities(keeper: &mut Keeper, directory: &Path) -> Abilities {
             swap_file: why.clone(),
             zram: why,
             memory: memory_ability(),
+            tools: tools(),
         };
     }
     let mark = keeper.mark();
@@ -140,7 +142,16 @@ fn abilities(keeper: &mut Keeper, directory: &Path) -> Abilities {
         swap_file: tried(&|keeper| keeper.swap_file(directory, TRIAL_BYTES)),
         zram: tried(&|keeper| keeper.zram(TRIAL_BYTES)),
         memory: memory_ability(),
+        tools: tools(),
     }
+}
+
+/// The workloads' programs that are installed.
+fn tools() -> Vec<&'static str> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let is_there = |tool: &&str| env::split_paths(&path).any(|directory| directory.join(tool).is_file());
+    let wanted = Workload::ALL.into_iter().filter_map(Workload::tool);
+    wanted.filter(is_there).collect()
 }
 
 /// Whether there is a tmpfs where farpage's file in RAM is wanted.

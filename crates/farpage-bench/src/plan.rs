@@ -28,6 +28,8 @@ const ORDERS: [(&str, &str); 6] = [
     ("vma", "counted"),
     ("vma", "uncounted"),
 ];
+/// `fit` has so much data for its RAM at most.
+const FIT_FACTOR: f64 = 0.75;
 /// A workload that pushes some of its data out with the rest of it needs at least so many times its RAM.
 const PUSHED_FACTOR_MIN: f64 = 2.0;
 /// farpage has no huge pages in less.
@@ -67,6 +69,8 @@ pub struct Config {
 pub enum Side {
     /// Nobody: all the RAM it wants.
     Ram,
+    /// Nobody, in a cgroup, with data in a mapped file.
+    Mapped,
     /// The kernel swaps it in a cgroup.
     Kernel,
     /// `farpage run`, in a cgroup too where that can be.
@@ -94,6 +98,7 @@ impl Side {
     pub fn name(self) -> String {
         match self {
             Self::Ram => "in RAM".to_owned(),
+            Self::Mapped => "memmap".to_owned(),
             Self::Kernel => "kernel".to_owned(),
             Self::Farpage(Way::Own) => "farpage".to_owned(),
             Self::Farpage(Way::Readahead(policy)) => format!("farpage {policy}"),
@@ -178,6 +183,19 @@ pub struct Abilities {
     pub zram: Result<(), String>,
     /// A tmpfs for farpage's file.
     pub memory: Result<(), String>,
+    /// What is installed of what workloads need.
+    pub tools: Vec<&'static str>,
+}
+
+impl Abilities {
+    fn can_run(&self, workload: Workload) -> Result<(), String> {
+        match workload.tool() {
+            Some(tool) if !self.tools.contains(&tool) => {
+                Err(format!("{}: {tool} is not in PATH; install it", workload.name()))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Decides. Where the kernel's side can't be made only farpage is measured, and a note says what is missing.
@@ -208,6 +226,11 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
         factor,
         tour,
     };
+    for subject in &config.subjects {
+        if let Subject::Workload(workload) = subject {
+            able.can_run(*workload)?;
+        }
+    }
     let comparisons = if config.baseline.is_empty() {
         let against = sides_wanted(config, able, &mut notes)?;
         of_subjects(config, &against, sizes, able, &mut notes)
@@ -239,7 +262,9 @@ fn of_subjects(
     notes: &mut Vec<String>,
 ) -> Vec<Comparison> {
     let subjects = if sizes.tour {
-        Workload::ALL.map(Subject::Workload).to_vec()
+        notes.push("build and redis are not in the tour: name them".to_owned());
+        let toured = Workload::ALL.into_iter().filter(|one| one.tool().is_none());
+        toured.map(Subject::Workload).collect()
     } else {
         config.subjects.clone()
     };
@@ -248,6 +273,12 @@ fn of_subjects(
         match subject {
             Subject::Workload(workload) => {
                 let backings = backings(workload, sizes.tour, able, notes);
+                if against.contains(&Against::Memmap) && !workload.maps() {
+                    notes.push(format!(
+                        "{}: memmap left out, its data is no mapping",
+                        workload.name()
+                    ));
+                }
                 of_workload(workload, against, sizes, &backings, &mut comparisons)
             }
             Subject::Readahead => of_readahead(against, sizes, &mut comparisons),
@@ -268,6 +299,7 @@ fn sides_wanted(config: &Config, able: &Abilities, notes: &mut Vec<String>) -> R
             Against::None | Against::Ram => Ok(()),
             Against::KernelFile => able.cgroup.clone().and(able.swap_file.clone()),
             Against::KernelZram => able.cgroup.clone().and(able.zram.clone()),
+            Against::Memmap => able.cgroup.clone(),
         };
         match able {
             Ok(()) => can.push(against),
@@ -305,6 +337,7 @@ impl Sizes {
         let whole = |bytes: f64| ((bytes / page) as u64) * PAGE_SIZE as u64;
         let ram_bytes = whole(self.ram_bytes as f64 * self.part(workload, backing)).max(RAM_MIN);
         let factor = match workload {
+            Workload::Fit => FIT_FACTOR,
             Workload::Solve if self.tour => self.factor.min(SOLVE_FACTOR_TOUR),
             Workload::Solve => self.factor.min(SOLVE_FACTOR_MAX),
             Workload::Swapoff | Workload::Huge => self.factor.max(PUSHED_FACTOR_MIN),
@@ -331,6 +364,9 @@ fn backings(
     notes: &mut Vec<String>,
 ) -> Vec<(Backing, Against)> {
     let mut found = vec![(Backing::File, Against::KernelFile)];
+    if matches!(workload, Workload::Startup | Workload::Fit) {
+        return found;
+    }
     let left_out = match workload {
         Workload::Solve => Some("solve: left out for compressed RAM, since random floats do not compress"),
         Workload::Usemem if tour => Some(
@@ -340,6 +376,10 @@ fn backings(
         Workload::Swapoff => Some(
             "swapoff: left out for compressed RAM, which farpage can't take away from a running tree; a file in RAM, not \
              compressed, stands beside the kernel's zram",
+        ),
+        Workload::Redis => Some(
+            "redis: left out for compressed RAM: values replaced while the child saves are more than the limit of both has \
+             room for, and farpage has no other tier there",
         ),
         _ => None,
     };
@@ -371,7 +411,8 @@ fn of_workload(
     backings: &[(Backing, Against)],
     comparisons: &mut Vec<Comparison>,
 ) {
-    if workload == Workload::Startup {
+    // Nothing is swapped there.
+    if matches!(workload, Workload::Startup | Workload::Fit) {
         let sides = vec![Side::Ram, FARPAGE];
         comparisons.push(sizes.comparison(workload, Backing::File, sides));
         return;
@@ -384,10 +425,11 @@ fn of_workload(
     };
     let alone = !against
         .iter()
-        .any(|one| matches!(one, Against::KernelFile | Against::KernelZram));
+        .any(|one| matches!(one, Against::KernelFile | Against::KernelZram | Against::Memmap));
     for (backing, kernel) in backings {
         let with_kernel = against.contains(kernel);
-        if !with_kernel && !alone {
+        let with_mapped = *backing == Backing::File && against.contains(&Against::Memmap) && workload.maps();
+        if !with_kernel && !with_mapped && !alone {
             continue;
         }
         let mut sides = Vec::new();
@@ -396,6 +438,9 @@ fn of_workload(
         }
         if with_kernel {
             sides.push(Side::Kernel);
+        }
+        if with_mapped {
+            sides.push(Side::Mapped);
         }
         sides.extend(
             ways(workload, *backing, sizes.tour)

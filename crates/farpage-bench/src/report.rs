@@ -61,7 +61,7 @@ impl Result {
             .map(Some)
             .collect();
         // The kernel first: RAM is only there to tell what swapping costs at all.
-        others.sort_by_key(|at| at.map(|at| sides[at] == Side::Ram));
+        others.sort_by_key(|at| at.map(|at| (sides[at] == Side::Ram, sides[at] == Side::Mapped)));
         if others.is_empty() {
             others.push(None);
         }

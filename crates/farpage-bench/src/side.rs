@@ -5,7 +5,8 @@
 //!
 //! * swap file: the limit is the RAM asked for. The kernel swaps to a file of its own; farpage has `--swap DIRECTORY`
 //!   alone, on the same disk. Its budget is the limit less 3 MiB and a 128th: page tables, the library and the code of
-//!   the program count against the limit and not against the budget, and what goes beyond the limit is killed.
+//!   the program count against the limit and not against the budget, and what goes beyond the limit is killed. For `build` and
+//!   `redis` it is a tenth less: each process has such, and the files they read and write count too.
 //! * compressed RAM: the kernel does not count zram's memory to the cgroup, farpage counts its compressed pages to the
 //!   budget. So farpage's limit is the RAM asked for *plus the most that zram held* in the kernel's latest run of the
 //!   same program: both have the same number of bytes in all. Without a kernel's run it is estimated from the content.
@@ -29,6 +30,8 @@ use crate::program::{Ended, Program, TIME_MAX};
 /// cgroup's peak was 1.5 to 1.9 MiB above budgets of 16 to 180 MiB.
 const RESERVE_BYTES: u64 = 3 << 20;
 const RESERVE_PART: u64 = 128;
+/// The part for programs of other people, which start processes and read files.
+const RESERVE_PART_OTHERS: u64 = 10;
 /// Compressed bytes per byte of content where no run of zram tells: `content` makes 0.4, and there is some waste.
 const COMPRESSED_PART: (f64, f64) = (0.44, 1.05);
 /// Lines of a failed program's stderr that are told.
@@ -77,6 +80,8 @@ struct Place {
     /// The kernel's swap file or device.
     swap: Option<PathBuf>,
     stats: Option<PathBuf>,
+    /// The program's own directory.
+    directory: Option<PathBuf>,
 }
 
 impl Runner<'_> {
@@ -104,15 +109,27 @@ impl Runner<'_> {
         zram_bytes: Option<u64>,
     ) -> Result<(Place, Vec<String>), String> {
         let mut place = Place::default();
+        if side == Side::Mapped || of.workload.tool().is_some() {
+            place.directory = Some(self.keeper.directory(&self.config.directory)?);
+        }
         match side {
-            Side::Ram => return Ok((place, self.work_words(of, &["true".to_owned()]))),
+            Side::Ram => {
+                let words = self.work_words(of, side, &place, &["true".to_owned()]);
+                return Ok((place, words));
+            }
+            Side::Mapped => {
+                place.cgroup = Some(self.keeper.cgroup(of.ram_bytes, false)?);
+                let words = self.work_words(of, side, &place, &[]);
+                return Ok((place, words));
+            }
             Side::Kernel => {
                 place.swap = Some(match of.backing {
                     Backing::File => self.keeper.swap_file(&self.config.directory, swap_bytes(of))?,
                     Backing::Compressed | Backing::Memory => self.keeper.zram(swap_bytes(of))?,
                 });
                 place.cgroup = Some(self.keeper.cgroup(of.ram_bytes, true)?);
-                return Ok((place, self.work_words(of, &[])));
+                let words = self.work_words(of, side, &place, &[]);
+                return Ok((place, words));
             }
             Side::Farpage(_) => {}
         }
@@ -128,11 +145,12 @@ impl Runner<'_> {
         if of.workload == Workload::Startup {
             let mut started = farpage;
             started.push("true".to_owned());
-            return Ok((place, self.work_words(of, &started)));
+            let words = self.work_words(of, side, &place, &started);
+            return Ok((place, words));
         }
         place.stats = Some(stats);
         let mut words = farpage;
-        words.extend(self.work_words(of, &[]));
+        words.extend(self.work_words(of, side, &place, &[]));
         Ok((place, words))
     }
 
@@ -151,7 +169,7 @@ impl Runner<'_> {
             self.config.program.display().to_string(),
             "run".to_owned(),
             "-q".to_owned(),
-            format!("--ram={}", budget(limit)),
+            format!("--ram={}", budget(of.workload, limit)),
         ];
         words.push(match of.backing {
             Backing::File => format!("--swap={}:{}", self.config.directory.display(), swap_bytes(of)),
@@ -172,8 +190,8 @@ impl Runner<'_> {
         words
     }
 
-    /// The program itself; the same words on every side.
-    fn work_words(&self, of: &Comparison, started: &[String]) -> Vec<String> {
+    /// The program itself; the same words on every side, but for the name of its directory and where that is to hold the data.
+    fn work_words(&self, of: &Comparison, side: Side, place: &Place, started: &[String]) -> Vec<String> {
         let mut words = vec![
             self.config.program.display().to_string(),
             "bench-work".to_owned(),
@@ -184,6 +202,12 @@ impl Runner<'_> {
         ];
         if self.config.incompressible {
             words.push("--incompressible".to_owned());
+        }
+        if let Some(directory) = &place.directory {
+            words.push(format!("--place={}", directory.display()));
+        }
+        if side == Side::Mapped {
+            words.push("--mapped".to_owned());
         }
         match of.workload {
             Workload::Usemem => {
@@ -257,8 +281,12 @@ fn tmpfs_bytes(of: &Comparison) -> u64 {
 }
 
 /// farpage's budget under a hard limit: see the top of this file.
-fn budget(limit: u64) -> u64 {
-    limit - limit / RESERVE_PART - RESERVE_BYTES
+fn budget(workload: Workload, limit: u64) -> u64 {
+    let part = match workload.tool() {
+        Some(_) => RESERVE_PART_OTHERS,
+        None => RESERVE_PART,
+    };
+    limit - limit / part - RESERVE_BYTES
 }
 
 fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Side) -> Run {
@@ -446,7 +474,8 @@ mod tests {
 
     #[test]
     fn the_budget_is_below_the_limit() {
-        assert_eq!(budget(64 << 20), (60 << 20) + (512 << 10));
-        assert_eq!(budget(1 << 30), 1013 << 20);
+        assert_eq!(budget(Workload::Seq, 64 << 20), (60 << 20) + (512 << 10));
+        assert_eq!(budget(Workload::Seq, 1 << 30), 1013 << 20);
+        assert_eq!(budget(Workload::Redis, 100 << 20), 87 << 20);
     }
 }

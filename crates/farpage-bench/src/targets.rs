@@ -120,6 +120,23 @@ pub fn measures(workload: Workload, backing: Backing) -> Vec<Measure> {
             shown("windows.pages_8_up", "windows of 8 and more"),
         ],
         Workload::Huge => huge(backing),
+        Workload::Fit => vec![
+            aimed("seconds", "all of it, s", RamRatioAtMost("P12", 1.03)),
+            shown("objects_s", "small objects, s"),
+            shown("third.fill_s", "fill a third, s"),
+            shown("third.passes_s", "work on a third, s"),
+            shown("most.fill_s", "fill 3/4, s"),
+            shown("most.passes_s", "work on 3/4, s"),
+        ],
+        Workload::Build => vec![shown("seconds", "build, s")],
+        Workload::Redis => vec![
+            shown("sets_per_s", "SETs, per s"),
+            shown("gets_per_s", "random GETs, per s"),
+            shown("gets.p50_us", "GET 50th, us"),
+            shown("gets.p99_us", "GET 99th, us"),
+            shown("bgsave_s", "BGSAVE, s"),
+            shown("sets_beside_per_s", "SETs beside it, per s"),
+        ],
     }
 }
 

@@ -19,8 +19,8 @@ Examples:
   farpage bench --baseline V,H,O             what VMA readahead, huge pages and swapoff readahead are worth
   farpage bench mixed --run-args '--readahead vma --delivery thread'
 
-Names: startup fill seq random stride mixed solve free usemem swapoff huge
-readahead.
+Names: startup fill seq random stride mixed solve free usemem swapoff huge fit
+build (needs gcc) redis (needs redis-server) readahead.
 
 As root each program runs in a cgroup of the same hard limit on both sides, in turn; the kernel's side has a swap
 file or a zram device of its own, which is gone afterwards however the run ends. Swap that is there already is not
@@ -40,7 +40,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SYSTEM", value_delimiter = ',', value_parser = System::parse, conflicts_with_all = ["names", "against"])]
     pub baseline: Vec<System>,
 
-    /// What to compare with: none, ram, kernel-file, kernel-zram [default: the kernel's two, as root]
+    /// What to compare with: none, ram, kernel-file, kernel-zram, memmap [default: the kernel's two, as root]
     #[arg(long, value_delimiter = ',', value_parser = Against::parse)]
     pub against: Vec<Against>,
 
@@ -97,6 +97,12 @@ pub struct BenchWorkArgs {
     #[arg(long)]
     pub incompressible: bool,
 
+    #[arg(long)]
+    pub place: Option<PathBuf>,
+
+    #[arg(long)]
+    pub mapped: bool,
+
     #[arg(last = true)]
     pub words: Vec<String>,
 }
@@ -152,6 +158,8 @@ pub fn work(args: BenchWorkArgs) -> Result<u8, Failure> {
         passes: args.passes,
         incompressible: args.incompressible,
         words: args.words,
+        place: args.place,
+        mapped: args.mapped,
     };
     let figures = farpage_bench::work(&args).map_err(failed)?;
     if print(&figures.to_string()) {
@@ -204,11 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_built_is_refused_by_name() {
-        for words in [&["redis"][..], &["build"], &["seq", "--against", "memmap"]] {
-            let text = args(words).expect_err("refused").to_string();
-            assert!(text.contains("not built yet"), "{text}");
-        }
+    fn what_there_is_not_is_refused() {
         assert!(args(&["--pairs", "0"]).is_err());
         assert_eq!(
             args(&["--baseline", "V,O"]).expect("parses").baseline,

@@ -133,6 +133,12 @@ impl Keeper {
         self.make(&json!({ "make": "temporary" })).map(PathBuf::from)
     }
 
+    /// A new directory in `directory`, which goes with all that is in it.
+    pub fn directory(&mut self, directory: &Path) -> Result<PathBuf, String> {
+        self.make(&json!({ "make": "directory", "directory": directory }))
+            .map(PathBuf::from)
+    }
+
     /// A process group that is to be killed.
     pub fn group(&mut self, group: u32) -> Result<(), String> {
         self.make(&json!({ "make": "group", "id": group })).map(|_| ())

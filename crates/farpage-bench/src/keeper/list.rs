@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 /// One step back. Each is without effect where it finds nothing to undo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undo {
+    /// A file, or a directory with what is in it.
     Unlink(PathBuf),
     SwapOff(PathBuf),
     /// Number of the zram device.

@@ -1,7 +1,7 @@
 //! Making and undoing on this machine, by the tools of util-linux and by files of /sys.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::thread;
@@ -27,10 +27,14 @@ pub struct Machine;
 impl World for Machine {
     fn make(&mut self, request: &Value, undo: &mut Vec<Undo>) -> Result<String, String> {
         let bytes = request["bytes"].as_u64().unwrap_or(0);
+        let directory = Path::new(request["directory"].as_str().unwrap_or("/var/tmp"));
         match request["make"].as_str() {
-            Some("swap_file") => {
-                let directory = request["directory"].as_str().unwrap_or("/var/tmp");
-                swap_file(Path::new(directory), bytes, undo)
+            Some("swap_file") => swap_file(directory, bytes, undo),
+            Some("directory") => {
+                let path = fresh_name(directory);
+                undo.push(Undo::Unlink(path.clone()));
+                let made = fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()));
+                made.map(|()| path.display().to_string())
             }
             Some("zram") => zram(bytes, undo),
             Some("cgroup") => {
@@ -55,7 +59,7 @@ impl World for Machine {
 
     fn undo(&mut self, step: &Undo) -> Result<(), String> {
         match step {
-            Undo::Unlink(path) => match fs::remove_file(path) {
+            Undo::Unlink(path) => match unlink(path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     Err(format!("{}: {error}", path.display()))
                 }
@@ -80,6 +84,15 @@ impl World for Machine {
         // A signal ends it: swap is in use as before then.
         tool("timeout", &[EMPTYING_MAX_S, "swapoff", &shown])?;
         Ok(start.elapsed().as_nanos() as u64)
+    }
+}
+
+/// Removes a file, or a directory with what is in it.
+fn unlink(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() {
+        fs::remove_dir_all(path)
+    } else {
+        fs::remove_file(path)
     }
 }
 
@@ -249,6 +262,16 @@ mod tests {
             .expect("a name");
         fs::write(&path, "x").expect("written");
         assert_eq!(undo, [Undo::Unlink(path.clone().into())]);
+        assert_eq!(Machine.undo(&undo[0]), Ok(()));
+        assert!(!Path::new(&path).exists());
+    }
+
+    #[test]
+    fn a_directory_goes_with_what_is_in_it() {
+        let mut undo = Vec::new();
+        let request = serde_json::json!({"make": "directory", "directory": std::env::temp_dir()});
+        let path = Machine.make(&request, &mut undo).expect("a directory");
+        fs::write(Path::new(&path).join("file"), "x").expect("written");
         assert_eq!(Machine.undo(&undo[0]), Ok(()));
         assert!(!Path::new(&path).exists());
     }

@@ -6,6 +6,7 @@ pub fn able() -> Abilities {
         swap_file: Ok(()),
         zram: Ok(()),
         memory: Ok(()),
+        tools: vec!["redis-server"],
     }
 }
 
@@ -33,15 +34,45 @@ pub fn config(names: &[&str]) -> Config {
 #[test]
 fn the_tour_is_everything_on_both_backings() {
     let plan = plan(&config(&[]), &able()).expect("a plan");
-    // startup, solve and usemem once, huge on three kinds of swap, the others on two.
-    assert_eq!(plan.comparisons.len(), 20);
+    // startup, fit, solve and usemem once, huge on three kinds of swap, the others on two.
+    assert_eq!(plan.comparisons.len(), 21);
     assert_eq!(plan.rounds, 3);
     assert!(
         plan.comparisons
             .iter()
             .all(|one| (RAM_MIN..=TOUR.0).contains(&one.ram_bytes))
     );
-    assert!(plan.notes[0].starts_with("solve: left out"));
+    assert!(plan.notes[0].starts_with("build and redis are not in the tour"));
+    assert!(plan.notes[1].starts_with("solve: left out"));
+}
+
+#[test]
+fn what_is_not_installed_is_refused_by_name() {
+    let redis = plan(&config(&["redis"]), &able()).expect("a plan");
+    assert_eq!(redis.comparisons.len(), 1);
+    let refused = plan(&config(&["build"]), &able());
+    assert_eq!(refused, Err("build: gcc is not in PATH; install it".to_owned()));
+}
+
+#[test]
+fn a_mapped_file_stands_beside_a_swap_file() {
+    let mut config = config(&["seq", "usemem"]);
+    config.against = vec![Against::Memmap];
+    let alone = plan(&config, &able()).expect("a plan");
+    let sides: Vec<_> = alone
+        .comparisons
+        .iter()
+        .map(|one| (one.backing, one.sides.clone()))
+        .collect();
+    assert_eq!(sides, [(Backing::File, vec![Side::Mapped, FARPAGE])]);
+    assert!(
+        alone
+            .notes
+            .contains(&"usemem: memmap left out, its data is no mapping".to_owned())
+    );
+    config.against.push(Against::KernelZram);
+    let both = plan(&config, &able()).expect("a plan");
+    assert_eq!(both.comparisons.len(), 3);
 }
 
 #[test]
@@ -52,6 +83,7 @@ fn an_ordinary_user_measures_farpage_alone_and_is_told() {
         swap_file: not_root.clone(),
         zram: not_root,
         memory: Ok(()),
+        tools: Vec::new(),
     };
     let mut config = config(&["seq"]);
     let alone = plan(&config, &able).expect("a plan");

@@ -33,7 +33,7 @@ struct Aligned {
 impl Aligned {
     fn map(bytes: usize) -> Result<Self, String> {
         let length = bytes.next_multiple_of(HUGE);
-        let memory = Memory::map((length + HUGE) as u64)?;
+        let memory = Memory::anonymous((length + HUGE) as u64)?;
         // A kernel without huge pages refuses; the figures tell then that there are none.
         let _ = memory.0.advise(Advice::HugePage);
         let first = memory.0.as_ptr().align_offset(HUGE);

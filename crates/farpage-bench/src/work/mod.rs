@@ -13,13 +13,21 @@
 //! | `swapoff` | data that is swapped out while its area is emptied |
 //! | `huge` | memory in huge pages, out and back in |
 //! | `startup` | how long it takes to start a command |
+//! | `fit` | everything fits |
+//! | `build` | a parallel compile |
+//! | `redis` | a server of values |
+//! | `mapped` | data in a file instead of memory |
 
+pub mod build;
 mod content;
+mod fit;
 mod huge;
 mod latency;
 mod lu;
+mod mapped;
 mod passes;
 mod random;
+pub mod redis;
 mod solve;
 mod startup;
 mod stride;
@@ -27,6 +35,7 @@ mod swapoff;
 mod usemem;
 
 use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use farpage_core::units::PAGE_SIZE;
@@ -52,6 +61,16 @@ pub struct WorkArgs {
     pub incompressible: bool,
     /// The options of `usemem`, the command that `startup` starts.
     pub words: Vec<String>,
+    /// A directory that is there for this run.
+    pub place: Option<PathBuf>,
+    /// Data is in a file there, mapped, in place of memory.
+    pub mapped: bool,
+}
+
+impl WorkArgs {
+    fn place(&self) -> Result<&Path, String> {
+        self.place.as_deref().ok_or_else(|| "no --place given".to_owned())
+    }
 }
 
 /// Runs a workload and returns its figures; `"ok"` says whether all that was checked was right.
@@ -71,18 +90,29 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
         Workload::Swapoff => swapoff::swapoff(args),
         Workload::Huge => huge::huge(args),
         Workload::Startup => startup::startup(args),
+        Workload::Fit => fit::fit(args),
+        Workload::Build => build::build(args),
+        Workload::Redis => redis::redis(args),
     }?;
     figures["workload"] = json!(args.workload.name());
     Ok(figures)
 }
 
-/// Anonymous memory of whole pages. Nothing is reserved for it: farpage counts its compressed storage at ratio 1 when a
+/// Memory of whole pages: a mapped file, or anonymous. Nothing is reserved for it: farpage counts its compressed storage at ratio 1 when a
 /// program asks for memory with a reservation, and would refuse what the kernel's default admits. For the same reason
 /// the programs make what else they need before they fill their memory.
 struct Memory(MmapMut);
 
 impl Memory {
-    fn map(bytes: u64) -> Result<Self, String> {
+    fn map(args: &WorkArgs, bytes: u64) -> Result<Self, String> {
+        let length = (bytes as usize).next_multiple_of(PAGE_SIZE);
+        if args.mapped {
+            return mapped::map(args.place()?, length).map(Self);
+        }
+        Self::anonymous(bytes)
+    }
+
+    fn anonymous(bytes: u64) -> Result<Self, String> {
         let length = (bytes as usize).next_multiple_of(PAGE_SIZE);
         MmapOptions::new()
             .len(length)
@@ -168,7 +198,30 @@ mod tests {
             passes: 2,
             incompressible: false,
             words: Vec::new(),
+            place: None,
+            mapped: false,
         }
+    }
+
+    #[test]
+    fn data_in_a_file_is_the_same_and_leaves_no_file() {
+        let place = std::env::temp_dir().join(format!("farpage-mapped-{}", std::process::id()));
+        std::fs::create_dir(&place).expect("a directory");
+        let mapped = WorkArgs {
+            place: Some(place.clone()),
+            mapped: true,
+            ..args(Workload::Seq)
+        };
+        let figures = work(&mapped).expect("runs");
+        assert_eq!(figures["ok"], true, "{figures}");
+        std::fs::remove_dir(&place).expect("an empty directory");
+        assert!(
+            work(&WorkArgs {
+                place: None,
+                ..mapped
+            })
+            .is_err()
+        );
     }
 
     #[test]
@@ -182,6 +235,7 @@ mod tests {
             Workload::Mixed,
             Workload::Solve,
             Workload::Huge,
+            Workload::Fit,
         ] {
             let figures = work(&args(workload)).expect("runs");
             assert_eq!(figures["ok"], true, "{figures}");

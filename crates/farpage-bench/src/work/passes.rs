@@ -13,7 +13,7 @@ const SAMPLE: usize = 17;
 /// The first fill; the check afterwards is not timed.
 pub fn fill(args: &WorkArgs) -> Result<Value, String> {
     let content = Content::new(args.incompressible);
-    let mut memory = Memory::map(args.bytes)?;
+    let mut memory = Memory::map(args, args.bytes)?;
     let seconds = memory.fill(&content);
     let mut checks = Checks::default();
     for number in (0..memory.pages()).step_by(SAMPLE) {
@@ -33,7 +33,7 @@ pub fn fill(args: &WorkArgs) -> Result<Value, String> {
 /// RAM has, when a pass begins, only the pages there that it comes to last.
 pub fn seq(args: &WorkArgs) -> Result<Value, String> {
     let content = Content::new(args.incompressible);
-    let mut memory = Memory::map(args.bytes)?;
+    let mut memory = Memory::map(args, args.bytes)?;
     let fill_seconds = memory.fill(&content);
     let pages = memory.pages();
     let mut checks = Checks::default();
@@ -65,7 +65,7 @@ pub fn seq(args: &WorkArgs) -> Result<Value, String> {
 /// The time to unmap data most of which is swapped out.
 pub fn free(args: &WorkArgs) -> Result<Value, String> {
     let content = Content::new(args.incompressible);
-    let mut memory = Memory::map(args.bytes)?;
+    let mut memory = Memory::map(args, args.bytes)?;
     memory.fill(&content);
     let pages = memory.pages();
     let mut checks = Checks::default();

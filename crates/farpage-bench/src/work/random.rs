@@ -40,7 +40,7 @@ impl Done {
 /// `random`: every touch reads a page's stamp and adds one to its count.
 pub fn random(args: &WorkArgs) -> Result<Value, String> {
     let content = &Content::new(args.incompressible);
-    let mut memory = Memory::map(args.bytes)?;
+    let mut memory = Memory::map(args, args.bytes)?;
     let pages = memory.pages();
     let each = pages.div_ceil(2);
     let (alone, both) = thread::scope(|scope| {
@@ -119,10 +119,10 @@ pub fn mixed(args: &WorkArgs) -> Result<Value, String> {
     let content = &Content::new(args.incompressible);
     let sequential_bytes = args.bytes / SEQUENTIAL_PARTS.1 * SEQUENTIAL_PARTS.0;
     let each_bytes = (args.bytes - sequential_bytes) / BESIDE as u64;
-    let mut sequential = Memory::map(sequential_bytes)?;
+    let mut sequential = Memory::map(args, sequential_bytes)?;
     let mut beside = Vec::new();
     for _ in 0..BESIDE {
-        beside.push(Memory::map(each_bytes)?);
+        beside.push(Memory::map(args, each_bytes)?);
     }
     let filled = &Barrier::new(1 + BESIDE);
     let (one, others) = thread::scope(|scope| {

@@ -13,7 +13,7 @@ const ROW_PAGES: usize = (32 << 10) / PAGE_SIZE;
 
 pub fn stride(args: &WorkArgs) -> Result<Value, String> {
     let content = Content::new(args.incompressible);
-    let mut memory = Memory::map(args.bytes.next_multiple_of((ROW_PAGES * PAGE_SIZE) as u64))?;
+    let mut memory = Memory::map(args, args.bytes.next_multiple_of((ROW_PAGES * PAGE_SIZE) as u64))?;
     memory.fill(&content);
     let pages = memory.pages();
     let mut checks = Checks::default();

@@ -22,8 +22,8 @@ pub fn swapoff(args: &WorkArgs) -> Result<Value, String> {
 fn emptied(args: &WorkArgs, meet: impl FnOnce() -> Result<(), String>) -> Result<Value, String> {
     let content = Content::new(args.incompressible);
     let kept_bytes = kept_bytes(args.ram_bytes);
-    let mut kept = Memory::map(kept_bytes)?;
-    let mut rest = Memory::map(args.bytes.saturating_sub(kept_bytes).max(PAGE_SIZE as u64))?;
+    let mut kept = Memory::anonymous(kept_bytes)?;
+    let mut rest = Memory::anonymous(args.bytes.saturating_sub(kept_bytes).max(PAGE_SIZE as u64))?;
     kept.fill(&content);
     rest.fill(&content);
     drop(rest);

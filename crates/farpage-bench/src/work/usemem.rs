@@ -107,7 +107,7 @@ fn meet(wanted: bool) -> Result<(), String> {
 
 fn child(options: &Options) -> Result<Value, String> {
     let mapping = Instant::now();
-    let mut memory = Memory::map(options.bytes)?;
+    let mut memory = Memory::anonymous(options.bytes)?;
     let map_seconds = mapping.elapsed().as_secs_f64();
     meet(options.together)?;
     let start = Instant::now();
