@@ -62,7 +62,7 @@ miri: ## undefined behaviour in the pure parts (nightly toolchain with miri)
 MIRI := bit_tree:: cluster::tests devices:: fifo:: page_state:: range_map:: slot_cache:: slots::tests::only swap_table:: units:: zpool::
 
 tsan: ## data races in the stress tests of slots and zpool (nightly toolchain with rust-src)
-	RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/tsan \
+	RUSTFLAGS=-Zsanitizer=thread CARGO_PROFILE_DEV_PANIC=unwind CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/tsan \
 	  $(CARGO) +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu -p farpage-core --lib --test zpool thread
 
 bench-core: ## instructions and time per operation of slots and swap table beside what they replaced (valgrind)

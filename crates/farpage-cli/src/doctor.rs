@@ -84,6 +84,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
         page_move(),
         full_userfaultfd(),
         seccomp(),
+        user_dispatch(),
         proc_files(),
         memory_file(),
         address_range(),
@@ -234,6 +235,18 @@ fn seccomp() -> Check {
         probe::seccomp_filter(),
         "can be installed",
         Status::Fail,
+        fix,
+    )
+}
+
+/// Only a program that forks needs it.
+fn user_dispatch() -> Check {
+    let fix = "boot Linux 5.11 or newer; in a container allow prctl(2)";
+    Check::probed(
+        "syscall dispatch",
+        probe::user_dispatch(),
+        "works; a program that forks needs it",
+        Status::Warn,
         fix,
     )
 }

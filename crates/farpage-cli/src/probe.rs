@@ -373,6 +373,27 @@ pub fn seccomp_filter() -> io::Result<()> {
     }
 }
 
+/// Has this thread's system calls dispatched for a moment, with all of them allowed.
+pub fn user_dispatch() -> io::Result<()> {
+    const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
+    static ALLOW: u8 = 0;
+    let switch = |on: c_ulong, selector: *const u8| {
+        // SAFETY:
+        // - `ALLOW` is there for as long as the program runs; with its value no call is caught.
+        check(unsafe {
+            libc::prctl(
+                PR_SET_SYSCALL_USER_DISPATCH,
+                on,
+                0 as c_ulong,
+                0 as c_ulong,
+                selector,
+            )
+        })
+    };
+    switch(1, &ALLOW)?;
+    switch(0, ptr::null()).map(drop)
+}
+
 /// A sealable memory file that code can be mapped from, as the preload library is.
 pub fn memory_file() -> io::Result<()> {
     let name: &CStr = c"farpage-doctor";
