@@ -277,7 +277,7 @@ def swapoff_stress(context):
                 if got.code != 0:
                     # The end of the tree is no failure; that of the command is seen a little later.
                     ended = re.search("has ended|no running tree", got.err)
-                    check(ended, f"seed {seed}: {command} {area}: {got.err}")
+                    check(ended, f"seed {seed}: {command} {area}: exit code {got.code}: {got.err or got.out[-200:]}")
                     until("the end of the tree", lambda: job.process.poll() is not None)
                     break
             else:
