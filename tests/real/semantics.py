@@ -52,8 +52,9 @@ def failures(got):
 def semantics(name):
     """The test of one sem_ program: data of 3 to 4 times a small budget, managed from the first byte."""
     def run(context):
-        budget, mib = (64, 256) if context.soak else QUICK_SIZES[name]
-        timeout_s = 600 if context.soak else 240
+        # Up to 50 times all of that goes out to the disk and comes back.
+        budget, mib = (64, 128) if context.soak else QUICK_SIZES[name]
+        timeout_s = 1200 if context.soak else 240
         got = context.budget_run(budget, [program(name), mib], timeout_s=timeout_s, extra=["--eager"])
         check(got.code == 0, failures(got))
         check(swapped_out(got.stats) > 0, "nothing was swapped out")
