@@ -364,9 +364,6 @@ fn backings(
     notes: &mut Vec<String>,
 ) -> Vec<(Backing, Against)> {
     let mut found = vec![(Backing::File, Against::KernelFile)];
-    if matches!(workload, Workload::Startup | Workload::Fit) {
-        return found;
-    }
     let left_out = match workload {
         Workload::Solve => Some("solve: left out for compressed RAM, since random floats do not compress"),
         Workload::Usemem if tour => Some(

@@ -113,44 +113,44 @@ impl Runner<'_> {
             place.directory = Some(self.keeper.directory(&self.config.directory)?);
         }
         match side {
-            Side::Ram => {
-                let words = self.work_words(of, side, &place, &["true".to_owned()]);
-                return Ok((place, words));
-            }
-            Side::Mapped => {
-                place.cgroup = Some(self.keeper.cgroup(of.ram_bytes, false)?);
-                let words = self.work_words(of, side, &place, &[]);
-                return Ok((place, words));
-            }
+            Side::Ram => {}
+            Side::Mapped => place.cgroup = Some(self.keeper.cgroup(of.ram_bytes, false)?),
             Side::Kernel => {
                 place.swap = Some(match of.backing {
                     Backing::File => self.keeper.swap_file(&self.config.directory, swap_bytes(of))?,
                     Backing::Compressed | Backing::Memory => self.keeper.zram(swap_bytes(of))?,
                 });
                 place.cgroup = Some(self.keeper.cgroup(of.ram_bytes, true)?);
-                let words = self.work_words(of, side, &place, &[]);
-                return Ok((place, words));
             }
-            Side::Farpage(_) => {}
+            Side::Farpage(_) => return self.prepare_farpage(of, side, zram_bytes, place),
         }
+        let words = self.work_words(of, side, &place, &["true".to_owned()]);
+        Ok((place, words))
+    }
+
+    fn prepare_farpage(
+        &mut self,
+        of: &Comparison,
+        side: Side,
+        zram_bytes: Option<u64>,
+        mut place: Place,
+    ) -> Result<(Place, Vec<String>), String> {
         let limit = match of.backing {
             Backing::File | Backing::Memory => of.ram_bytes,
             Backing::Compressed => of.ram_bytes + zram_bytes.unwrap_or(self.compressed_estimate(of)),
         };
         let stats = self.keeper.temporary()?;
-        let farpage = self.farpage_words(of, side, limit, &stats);
+        let mut words = self.farpage_words(of, side, limit, &stats);
         if self.cgroups {
             place.cgroup = Some(self.keeper.cgroup(limit + tmpfs_bytes(of), false)?);
         }
         if of.workload == Workload::Startup {
-            let mut started = farpage;
-            started.push("true".to_owned());
-            let words = self.work_words(of, side, &place, &started);
-            return Ok((place, words));
+            words.push("true".to_owned());
+            words = self.work_words(of, side, &place, &words);
+        } else {
+            place.stats = Some(stats);
+            words.extend(self.work_words(of, side, &place, &[]));
         }
-        place.stats = Some(stats);
-        let mut words = farpage;
-        words.extend(self.work_words(of, side, &place, &[]));
         Ok((place, words))
     }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::content::Random;
-use super::{Checks, WorkArgs};
+use super::{Checks, WorkArgs, succeed};
 
 /// The compiler.
 pub const TOOL: &str = "gcc";
@@ -39,12 +39,14 @@ pub fn build(args: &WorkArgs) -> Result<Value, String> {
     let start = Instant::now();
     let compilers = (0..jobs).map(|job| compile(place, &["-c", &format!("part{job}.c")]));
     let compilers = compilers.collect::<Result<Vec<_>, _>>()?;
-    compilers.into_iter().try_for_each(succeed)?;
+    compilers
+        .into_iter()
+        .try_for_each(|mut compiler| succeed(TOOL, &mut compiler))?;
     let compile_s = start.elapsed().as_secs_f64();
     let parts: Vec<_> = (0..jobs).map(|job| format!("part{job}.o")).collect();
     let mut words = vec!["main.c", "-o", "sum"];
     words.extend(parts.iter().map(String::as_str));
-    succeed(compile(place, &words)?)?;
+    succeed(TOOL, &mut compile(place, &words)?)?;
     let seconds = start.elapsed().as_secs_f64();
     let program = place.join("sum");
     let told = Command::new(&program).output();
@@ -116,12 +118,4 @@ fn compile(place: &Path, words: &[&str]) -> Result<Child, String> {
         .stdin(Stdio::null())
         .spawn()
         .map_err(|error| format!("{TOOL}: {error}"))
-}
-
-fn succeed(mut compiler: Child) -> Result<(), String> {
-    match compiler.wait() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{TOOL}: {status}")),
-        Err(error) => Err(format!("{TOOL}: {error}")),
-    }
 }

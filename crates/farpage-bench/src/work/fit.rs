@@ -59,11 +59,7 @@ fn filled(args: &WorkArgs, bytes: u64, content: &Content, checks: &mut Checks) -
     let mut random = Random::new(9);
     let start = Instant::now();
     for version in 1..=PASSES {
-        for number in 0..pages {
-            let page = memory.page_mut(number);
-            checks.note(content.is(page, number, version - 1));
-            content.write(page, number, version);
-        }
+        memory.rewrite(content, version, checks);
         for _ in 0..pages {
             let number = random.below(pages);
             checks.note(content.has_stamp(memory.page(number), number, version));

@@ -36,6 +36,7 @@ mod usemem;
 
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::Instant;
 
 use farpage_core::units::PAGE_SIZE;
@@ -141,6 +142,24 @@ impl Memory {
             content.write(self.page_mut(number), number, 0);
         }
         start.elapsed().as_secs_f64()
+    }
+
+    /// Compares every page with what was written last, version `version` - 1, and writes it anew.
+    fn rewrite(&mut self, content: &Content, version: u32, checks: &mut Checks) {
+        for number in 0..self.pages() {
+            let page = self.page_mut(number);
+            checks.note(content.is(page, number, version - 1));
+            content.write(page, number, version);
+        }
+    }
+}
+
+/// Waits for a program of other people, which is to succeed.
+fn succeed(tool: &str, child: &mut Child) -> Result<(), String> {
+    match child.wait() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{tool}: {status}")),
+        Err(error) => Err(format!("{tool}: {error}")),
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::content::{Content, Random};
 use super::latency::Latencies;
-use super::{Checks, WorkArgs};
+use super::{Checks, WorkArgs, succeed};
 
 /// The server.
 pub const TOOL: &str = "redis-server";
@@ -30,7 +30,7 @@ const START_TRY: Duration = Duration::from_millis(10);
 const SAMPLE: usize = 7;
 
 pub fn redis(args: &WorkArgs) -> Result<Value, String> {
-    let mut server = Server::start(args.place()?)?;
+    let (server, mut client) = Server::start(args.place()?)?;
     let content = Content::new(args.incompressible);
     let keys = (args.bytes / KEY_BYTES).max(1) as usize;
     let mut store = Store {
@@ -42,7 +42,7 @@ pub fn redis(args: &WorkArgs) -> Result<Value, String> {
     };
     let mut latencies = Latencies::default();
     let told = (|| {
-        let client = &mut server.client;
+        let client = &mut client;
         let fill_s = store.fill(client)?;
         store.read(client, args.seconds, &mut latencies)?;
         let (bgsave_s, beside) = store.save(client)?;
@@ -59,24 +59,21 @@ pub fn redis(args: &WorkArgs) -> Result<Value, String> {
         }))
     })();
     let mut figures = told.map_err(|error: io::Error| format!("{TOOL}: {error}"))?;
-    server.end()?;
+    server.end(&mut client)?;
     store.checks.tell(&mut figures);
     Ok(figures)
 }
 
 /// A running server. Killed if it is not ended.
-struct Server {
-    child: Child,
-    client: Client,
-}
+struct Server(Child);
 
 impl Server {
-    fn start(place: &Path) -> Result<Self, String> {
+    fn start(place: &Path) -> Result<(Self, Client), String> {
         let failed = |error: io::Error| format!("{TOOL}: {error}");
         // A socket's path may have 107 characters; through the directory it is short wherever that is.
         let directory = File::open(place).map_err(failed)?;
         let socket = format!("/proc/self/fd/{}/socket", directory.as_raw_fd());
-        let mut child = Command::new(TOOL)
+        let child = Command::new(TOOL)
             .args([
                 "--port",
                 "0",
@@ -90,39 +87,32 @@ impl Server {
             .current_dir(place)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .spawn()
-            .map_err(failed)?;
+            .spawn();
+        let mut server = Self(child.map_err(failed)?);
         for _ in 0..START_TRIES {
             if let Ok(stream) = UnixStream::connect(&socket) {
-                let client = Client(BufReader::new(stream));
-                return Ok(Self { child, client });
+                return Ok((server, Client(BufReader::new(stream))));
             }
-            if let Ok(Some(status)) = child.try_wait() {
+            if let Ok(Some(status)) = server.0.try_wait() {
                 return Err(format!("{TOOL}: {status}"));
             }
             thread::sleep(START_TRY);
         }
-        // It fails only if it has ended.
-        let _ = child.kill();
-        let _ = child.wait();
         Err(format!("{TOOL}: does not listen"))
     }
 
-    fn end(mut self) -> Result<(), String> {
+    fn end(mut self, client: &mut Client) -> Result<(), String> {
         // The answer to this is the end of the connection.
-        let _ = self.client.ask(&[b"SHUTDOWN", b"NOSAVE"]);
-        match self.child.wait() {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("{TOOL}: {status}")),
-            Err(error) => Err(format!("{TOOL}: {error}")),
-        }
+        let _ = client.ask(&[b"SHUTDOWN", b"NOSAVE"]);
+        succeed(TOOL, &mut self.0)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // It fails only if it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
