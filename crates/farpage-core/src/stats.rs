@@ -56,6 +56,7 @@ counters! {
     Pgscan "pgscan" "Pages reclaim looked at.",
     Pgsteal "pgsteal" "Pages reclaim evicted.",
     PgreclaimDirect "pgreclaim_direct" "Pages evicted by the thread that needed memory.",
+    Allocstall "allocstall" "Times a thread had to make room itself because the reclaimer had not.",
     PgreclaimBusy "pgreclaim_busy" "Pages reclaim could not move because the kernel held them.",
     WorkingsetRefaultAnon "workingset_refault_anon" "Evicted pages that came back.",
     WorkingsetActivateAnon "workingset_activate_anon" "Pages that came back soon: working set.",

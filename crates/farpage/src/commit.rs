@@ -7,6 +7,7 @@ use farpage_core::kill_point;
 
 use crate::activate;
 use crate::mm::{Mm, PAGE};
+use crate::pool::{Header, ProcEntry};
 use crate::sentinel;
 
 /// Whether `len` more bytes could be kept somewhere, were all of them touched.
@@ -22,16 +23,23 @@ pub fn grow(mm: &Mm, bytes: u64) {
     commit(mm, bytes as i64);
     activate::on_growth(mm);
     if !mm.is_active() {
-        promise(mm, bytes);
+        if let Some(entry) = mm.entry_opt() {
+            promise(mm.header(), entry);
+        }
         sentinel::on_growth(mm);
     }
 }
 
-/// A process that stays dormant is not asked when it fills what it has mapped: the rest of the tree makes room for that now.
-fn promise(mm: &Mm, bytes: u64) {
-    let pages = bytes.div_ceil(PAGE) as i64;
-    mm.header().promises.fetch_add(pages, Ordering::SeqCst);
-    mm.header().lower_limit(pages);
+/// A process that stays dormant is not asked when it fills what it has mapped: the rest of the tree makes room for that now. For
+/// what it has mapped beyond what it had at most since the supervisor last set the limit: memory that was mapped and unmapped
+/// again and again was once taken off the limit each time, and a process that became active then swapped in an empty budget.
+pub(crate) fn promise(header: &Header, entry: &ProcEntry) {
+    let pages = (entry.committed.load(Ordering::SeqCst) as u64).div_ceil(PAGE) as i64;
+    let more = pages - entry.promised.fetch_max(pages, Ordering::SeqCst);
+    if more > 0 {
+        header.promises.fetch_add(more, Ordering::SeqCst);
+        header.lower_limit(more);
+    }
 }
 
 /// Counts memory that became (or ceased to be) writable; the sum decides when processes become active.
@@ -39,6 +47,6 @@ pub fn commit(mm: &Mm, bytes: i64) {
     mm.header().committed.fetch_add(bytes, Ordering::Relaxed);
     kill_point!("commit-half");
     if let Some(entry) = mm.entry_opt() {
-        entry.committed.fetch_add(bytes, Ordering::Relaxed);
+        entry.committed.fetch_add(bytes, Ordering::SeqCst);
     }
 }

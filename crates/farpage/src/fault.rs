@@ -90,6 +90,7 @@ fn touched(mm: &Mm, touch: Touch) -> Outcome {
             Some(Ok(source)) => {
                 let ns = sys::now_ns() - start;
                 mm.header().record_latency(source, ns);
+                mm.who.note_touched();
                 mm.header().workingset.refault(seen.stamp(), source, ns);
                 return Outcome::Done;
             }

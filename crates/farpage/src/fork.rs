@@ -23,7 +23,7 @@ use crate::cleanup;
 use crate::cow;
 use crate::dispatch::Dispatched;
 use crate::huge_advice;
-use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, fd, mm};
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
 use crate::range_set::RangeSet;
 use crate::residency;
@@ -192,6 +192,7 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     mm.has_debtors.store(1, Ordering::Relaxed);
     let committed = parent.committed.load(Ordering::Relaxed);
     child.committed.store(committed, Ordering::Relaxed);
+    child.promised.store(committed / PAGE as i64, Ordering::Relaxed);
     mm.header().committed.fetch_add(committed, Ordering::Relaxed);
     Ok(())
 }

@@ -25,7 +25,7 @@ use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry};
 use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
 use crate::readahead::Readahead;
-use crate::reclaim::Frames;
+use crate::reclaim::{Frames, Who};
 use crate::request::Lists;
 use crate::slot_caches::SlotCaches;
 use crate::store::Writes;
@@ -78,6 +78,8 @@ pub struct Mm {
     contexts_awaited: AtomicU32,
     pub gate: Gate,
     pub frames: Frames,
+    /// Who makes room in this process.
+    pub who: Who,
     /// Where huge pages are made, and where they wait.
     pub places: Places,
     pub zhints: ZpoolHints,
@@ -124,6 +126,7 @@ static MM: Mm = Mm {
     contexts_awaited: AtomicU32::new(0),
     gate: Gate::new(),
     frames: Frames::new(),
+    who: Who::new(),
     places: Places::new(),
     zhints: ZpoolHints::new(),
     forms: Forms::new(),

@@ -310,6 +310,8 @@ pub struct ProcEntry {
     pub parent: AtomicU32,
     pub unmanaged: AtomicI64,
     pub committed: AtomicI64,
+    /// The most pages of that since the supervisor last looked, which the limit leaves room for while the process is dormant.
+    pub promised: AtomicI64,
     pub born_ns: AtomicU64,
     /// Pages that another process asks this one to bring in (see `remote`); 0: none.
     pub wanted: AtomicU64,

@@ -20,6 +20,7 @@ use crate::bits::{bits, mask, set};
 use crate::cow;
 use crate::huge_out::{self, Turn};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
+use crate::pool::flag;
 pub use crate::reclaim_calls::presence;
 use crate::reclaim_calls::{copy_out, drop_frames, populate_write};
 use crate::store::{self, Occupied, WRITE_MAX};
@@ -29,9 +30,11 @@ use crate::thread;
 mod frames;
 mod page_out;
 mod room;
+mod who;
 pub use frames::{BLOCK, FIRST_PLACE, Frames};
 pub use page_out::page_out;
 pub use room::{Released, ensure_room};
+pub use who::Who;
 
 /// Most blocks stored together.
 const STORED_MAX: usize = 64;
@@ -41,6 +44,10 @@ const LEAVING_MAX: i64 = 2 * WRITE_MAX as i64;
 /// Makes about `pages` pages free: moves out a batch, stores the oldest blocks beyond the swap cache's share.
 /// Returns how many pages were returned to the system or moved out.
 pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
+    reclaim_by(mm, pages, None)
+}
+
+fn reclaim_by(mm: &Mm, pages: i64, measured: Option<&Who>) -> u64 {
     let mut freed = 0;
     let mut progress = 0;
     while freed < pages as u64 {
@@ -52,7 +59,7 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
         }
         // While others store theirs, there is nothing to do but to wait.
         if !leaving || (stored == 0 && mm.frames.storing.load(Ordering::Relaxed) == 0) {
-            moved = evict_windows(mm, wanted);
+            moved = evict_windows(mm, wanted, measured);
             stored = if moved == 0 {
                 store_oldest(mm, BLOCK)
             } else {
@@ -68,6 +75,19 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
     progress
 }
 
+/// The reclaimer's part, ahead of the faults: about `pages` pages. While it is left to the faults only a window, to see what
+/// that costs by now, and 0.
+pub fn ahead(mm: &Mm, pages: i64) -> u64 {
+    // The delivery thread serves one fault after the other: it is not to be kept from the next.
+    let may_be_left = !mm.header().has(flag::THREAD_DELIVERY);
+    if may_be_left && mm.who.decide(sys::now_ns()) && mm.header().excess(0) <= BLOCK as i64 {
+        evict_windows(mm, 1, Some(&mm.who));
+        store_surplus(mm);
+        return 0;
+    }
+    reclaim_by(mm, pages, Some(&mm.who))
+}
+
 /// Whether the tree is over its limit, and this process has so much in frames, all of them to be stored then, that more would not
 /// free anything sooner. Pages that fork shares are copied to be moved: 32 threads that each moved out what was missing once
 /// held 25 MiB too much. Not where frames can't be stored (all swap is full): other pages may be zeros, which need no place.
@@ -80,13 +100,20 @@ fn is_enough_leaving(mm: &Mm) -> bool {
 
 /// Moves about `pages` pages out, of several windows where the headroom is large, and at most 256 at once: what fork shares is
 /// copied to be moved, and only storing it frees anything; how many. Windows with few pages that can go are many small blocks of frames, to be
-/// stored together.
-fn evict_windows(mm: &Mm, pages: u64) -> u64 {
+/// stored together. What it takes is told to `measured`.
+fn evict_windows(mm: &Mm, pages: u64, measured: Option<&Who>) -> u64 {
     let most = thread::spare(mm).clamp(1, WRITE_MAX as i64) as u64;
     let mut moved = 0;
     while moved < pages.min(most) {
+        let start = measured.map(|_| sys::now_ns());
         let more = evict_window(mm);
+        if let (Some(who), Some(start)) = (measured, start) {
+            who.note_moved(sys::now_ns() - start, more);
+        }
         moved += more;
+        if measured.is_none() {
+            mm.header().count(Counter::PgreclaimDirect, more);
+        }
         if more == 0 {
             break;
         }

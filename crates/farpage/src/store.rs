@@ -59,11 +59,11 @@ pub struct Writes {
 pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) {
     let mut batch = SlotBatch::default();
     let mut context = mm.context();
-    let mut left: usize = blocks
+    let all: usize = blocks
         .clone()
         .map(|block| block.filled.count_ones() as usize)
         .sum();
-    let mut raw = 0;
+    let (mut left, mut raw, mut written) = (all, 0, 0);
     for (page, frame) in blocks.flat_map(Occupied::pages) {
         if holds(mm, page, frame)
             && !store_zero(mm, page, frame)
@@ -71,6 +71,7 @@ pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) {
         {
             if raw == WRITE_MAX {
                 store_raw(mm, &mut context.writes, raw);
+                written += raw;
                 raw = 0;
             }
             context.writes.raw[raw] = Raw {
@@ -84,6 +85,7 @@ pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) {
     }
     batch.finish(mm);
     store_raw(mm, &mut context.writes, raw);
+    mm.who.note_stored(all as u64, (written + raw) as u64);
 }
 
 /// True while the page's content is in this frame and nobody is taking it back.

@@ -27,6 +27,8 @@ use crate::tiers::{self, Blocks, LoadError};
 
 /// Of how many next pages of a window a fault looks for those to bring in with the missed one: more would let it wait.
 const NOW_MAX: usize = 32;
+/// How many pages wait for each other to be installed by one call: more would let a touch of the first of them wait.
+const TOGETHER: u32 = 16;
 
 /// Up to [`SPAN`] pages that are brought in, in the order of addresses: locked, with the slots they are in.
 pub struct Batch<'a> {
@@ -86,6 +88,7 @@ pub fn bring(mm: &Mm, lists: &mut Lists, aio: Option<&mut Aio>) {
     let mut batch = Batch::lock(mm, lists, None);
     if batch.locked != 0 {
         kill_point!("prefetch-locked");
+        mm.who.note_early(u64::from(batch.locked.count_ones()));
         let mut context = mm.context();
         if let Some(aio) = aio {
             batch.bring_at_once(mm, &mut context, aio);
@@ -294,15 +297,19 @@ impl<'a> Batch<'a> {
 
     /// Brings in every page that is locked still; what can't be had now stays where it is.
     fn bring_rest(&mut self, mm: &Mm, context: &mut Context) {
-        let mut tried = 0u64;
+        let (mut tried, mut ready) = (0u64, 0u64);
         while self.locked & !tried != 0 {
             let place = (self.locked & !tried).trailing_zeros() as usize;
             tried |= 1 << place;
             if let Ok((_, loaded)) = self.load(mm, place, context) {
-                self.install(mm, loaded, None, context);
                 tried |= loaded;
+                ready |= loaded;
+            }
+            if ready.count_ones() >= TOGETHER {
+                self.install(mm, core::mem::take(&mut ready), None, context);
             }
         }
+        self.install(mm, ready, None, context);
         self.unlock_rest(mm);
     }
 

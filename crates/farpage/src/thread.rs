@@ -106,6 +106,7 @@ pub fn spare(mm: &Mm) -> i64 {
 #[inline]
 pub fn nudge(mm: &Mm) {
     if SLEEPS.load(Ordering::Relaxed) != 0
+        && !mm.who.is_by_faults()
         && mm.header().excess(headroom(mm)) > 0
         && SLEEPS.swap(0, Ordering::Relaxed) != 0
     {
@@ -132,7 +133,7 @@ extern "C" fn reclaimer_main() -> ! {
             && mm.entry().resident.load(Ordering::Relaxed) + mm.entry().frames.load(Ordering::Relaxed) > 0
         {
             let _inside = mm.gate.shared();
-            done = reclaim::reclaim(mm, excess.min(RECLAIM_MAX));
+            done = reclaim::ahead(mm, excess.min(RECLAIM_MAX));
         }
         if writeback::is_due(mm) {
             let _inside = mm.gate.shared();

@@ -13,6 +13,9 @@ use crate::sys::{self, Errno};
 /// Frames per block, pages per window of the clock: one bit each in a word.
 pub const BLOCK: u64 = queue::WINDOW;
 const BLOCKS: usize = 512;
+/// Blocks are handed out in turn from so many times as many as are taken, and no fewer than the least.
+const RING_PART: usize = 4;
+const RING_MIN: usize = 16;
 /// Ids in the FIFO from here on are huge places: eight blocks' worth of frames each, behind those of the blocks.
 pub const FIRST_PLACE: u64 = BLOCKS as u64;
 const IDS: usize = BLOCKS + PLACES;
@@ -30,8 +33,10 @@ pub(super) struct Block {
 }
 
 struct Lists {
-    free: [u16; BLOCKS],
-    free_len: usize,
+    /// Free blocks, a bit each, how many others there are, and where the next one is looked for.
+    free: [u64; BLOCKS / 64],
+    taken: usize,
+    next: usize,
     fifo: [u16; IDS],
     fifo_head: usize,
     fifo_len: usize,
@@ -47,6 +52,23 @@ pub struct Frames {
     /// Tells those who wait for room of frames that were given back.
     pub released: Released,
     lists: Spin<Lists>,
+}
+
+impl Lists {
+    /// The first free block from `start` on.
+    fn free_from(&self, start: usize) -> Option<usize> {
+        let words = self.free.iter().enumerate().skip(start / 64);
+        words
+            .map(|(i, word)| {
+                if i == start / 64 {
+                    (i, word & !0 << (start % 64))
+                } else {
+                    (i, *word)
+                }
+            })
+            .find(|(_, word)| *word != 0)
+            .map(|(i, word)| i * 64 + word.trailing_zeros() as usize)
+    }
 }
 
 impl Default for Frames {
@@ -70,8 +92,9 @@ impl Frames {
             storing: AtomicU64::new(0),
             released: Released::new(),
             lists: Spin::new(Lists {
-                free: [0; BLOCKS],
-                free_len: 0,
+                free: [0; BLOCKS / 64],
+                taken: BLOCKS,
+                next: 0,
                 fifo: [0; IDS],
                 fifo_head: 0,
                 fifo_len: 0,
@@ -87,10 +110,8 @@ impl Frames {
         self.zeros
             .store(sys::engine_memory(ZEROS_LEN)?, Ordering::Relaxed);
         let mut lists = self.lists.lock();
-        for i in 0..BLOCKS {
-            lists.free[i] = (BLOCKS - 1 - i) as u16;
-        }
-        lists.free_len = BLOCKS;
+        lists.free.fill(!0);
+        lists.taken = 0;
         Ok(())
     }
 
@@ -114,17 +135,26 @@ impl Frames {
         block.is_some_and(|block| block.sampled.load(Ordering::Relaxed) >> (frame % BLOCK) & 1 == 1)
     }
 
+    /// A free block. They are handed out one after the other, so that those stored together, the oldest, lie together
+    /// and their memory is returned by one call, which flushes all TLBs once; in a ring no larger than needed, whose page tables
+    /// are memory too.
     pub(super) fn take_free(&self) -> Option<u64> {
         let mut lists = self.lists.lock();
-        lists.free_len = lists.free_len.checked_sub(1)?;
-        Some(u64::from(lists.free[lists.free_len]))
+        let ring = (RING_PART * lists.taken)
+            .next_power_of_two()
+            .clamp(RING_MIN, BLOCKS);
+        let next = if lists.next < ring { lists.next } else { 0 };
+        let block = lists.free_from(next).or_else(|| lists.free_from(0))?;
+        lists.free[block / 64] &= !(1 << (block % 64));
+        lists.taken += 1;
+        lists.next = block + 1;
+        Some(block as u64)
     }
 
     pub(super) fn give_free(&self, block: u64) {
         let mut lists = self.lists.lock();
-        let len = lists.free_len;
-        lists.free[len] = block as u16;
-        lists.free_len += 1;
+        lists.free[block as usize / 64] |= 1 << (block % 64);
+        lists.taken -= 1;
     }
 
     /// Puts a block or a huge place at the FIFO's end.
@@ -166,5 +196,52 @@ impl Frames {
             block: u64::from(block),
             filled: info.filled.load(Ordering::Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unused() -> Frames {
+        let frames = Frames::new();
+        let mut lists = frames.lists.lock();
+        lists.free.fill(!0);
+        lists.taken = 0;
+        drop(lists);
+        frames
+    }
+
+    #[test]
+    fn every_block_is_handed_out_once_and_again_when_it_is_given_back() {
+        let frames = unused();
+        let mut taken: Vec<_> = core::iter::from_fn(|| frames.take_free()).collect();
+        taken.sort_unstable();
+        assert!(taken.iter().copied().eq(0..BLOCKS as u64));
+        frames.give_free(77);
+        assert_eq!((frames.take_free(), frames.take_free()), (Some(77), None));
+    }
+
+    #[test]
+    fn blocks_taken_one_after_the_other_lie_together_however_they_came_back() {
+        let frames = unused();
+        let mut waiting: Vec<_> = (0..4).map_while(|_| frames.take_free()).collect();
+        let mut apart = 0;
+        for _ in 0..1000 {
+            // The oldest two are stored and come back in the wrong order.
+            let (a, b) = (waiting.remove(0), waiting.remove(0));
+            apart += u32::from(a.abs_diff(b) != 1);
+            frames.give_free(b);
+            frames.give_free(a);
+            waiting.extend((0..2).map_while(|_| frames.take_free()));
+            assert!(
+                waiting.iter().all(|block| *block < RING_MIN as u64),
+                "{waiting:?}"
+            );
+        }
+        assert!(
+            apart <= 1000 / 8 + 1,
+            "{apart} of 1000 stores were of two blocks apart"
+        );
     }
 }

@@ -80,11 +80,14 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
         return;
     }
     let start = sys::now_ns();
+    mm.who.note_fault(start);
     let released = &mm.frames.released;
     let mut seen = released.times.load(Ordering::SeqCst);
     let (mut idle_since, mut asked) = (start, 0);
+    if !mm.who.is_by_faults() {
+        header.count(Counter::Allocstall, 1);
+    }
     while header.excess(pages) > 0 {
-        header.count(Counter::PgreclaimDirect, 1);
         let done = reclaim(mm, header.excess(pages).clamp(BLOCK as i64, WRITE_MAX as i64));
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
         let now = sys::now_ns();

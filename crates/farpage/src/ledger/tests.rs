@@ -1,0 +1,224 @@
+use super::*;
+use crate::commit;
+use crate::fork::take_entry;
+use crate::pool::Geometry;
+
+fn tree() -> Ledger {
+    let (fd, pool) = Pool::create(&Geometry::default()).unwrap();
+    Ledger::new(pool, fd)
+}
+
+/// A pid that no process has: that of a child that was waited for.
+fn dead_pid() -> i32 {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    child.id() as i32
+}
+
+/// A child once died, and its entry went to the next one, before its parent had written its pid: then the supervisor found
+/// the next child's entry with a dead pid and gave its pages up. The child read zeros.
+#[test]
+fn an_entry_is_not_given_up_while_the_parent_is_in_fork() {
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    let index = take_entry(&pool, entry_state::EMBRYO).unwrap();
+    let entry = &pool.processes()[index];
+    entry.forking.store(1, Ordering::Release);
+    entry.pid.store(dead_pid(), Ordering::Relaxed);
+    ledger.tick();
+    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::EMBRYO);
+    entry.pid.store(0, Ordering::Relaxed);
+    entry.born_ns.store(1, Ordering::Relaxed);
+    ledger.tick();
+    assert_eq!(
+        entry.state.load(Ordering::Relaxed),
+        entry_state::EMBRYO,
+        "a parent may be stopped in fork"
+    );
+    entry.pid.store(dead_pid(), Ordering::Relaxed);
+    entry.forking.store(0, Ordering::Release);
+    ledger.tick();
+    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
+    assert_eq!(entry.pid.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn an_entry_taken_a_moment_ago_is_not_old() {
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    let index = take_entry(&pool, entry_state::EMBRYO).unwrap();
+    let entry = &pool.processes()[index];
+    entry.born_ns.store(0, Ordering::Relaxed);
+    ledger.tick();
+    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::EMBRYO);
+    entry.born_ns.store(1, Ordering::Relaxed);
+    ledger.tick();
+    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
+}
+
+/// The supervisor finds an image gone while the next one, after exec, takes the same entry.
+#[test]
+fn the_next_life_of_an_entry_is_not_given_up() {
+    let ledger = tree();
+    let pool = *ledger.pool();
+    let index = take_entry(&pool, entry_state::LIVE).unwrap();
+    let entry = &pool.processes()[index];
+    let seen = entry.born_ns.load(Ordering::Relaxed);
+    entry.born_ns.store(seen + 1, Ordering::Relaxed);
+    cleanup::return_everything(&pool, ledger.pool_fd, index, seen);
+    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::LIVE);
+}
+
+/// A new image that empties the entry of the one before can be killed while it does: the entry once stayed as it was for ever.
+#[test]
+fn what_a_dead_cleaner_left_is_cleaned_up() {
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    let index = take_entry(&pool, entry_state::LIVE).unwrap();
+    let entry = &pool.processes()[index];
+    entry.pid.store(dead_pid(), Ordering::Relaxed);
+    entry.charge(pool.header(), 7);
+    let cleaning = entry_state::cleaned_by(sys::getpid());
+    entry.state.store(cleaning, Ordering::Relaxed);
+    ledger.tick();
+    assert_eq!(entry.state.load(Ordering::Relaxed), cleaning, "its cleaner lives");
+    entry
+        .state
+        .store(entry_state::cleaned_by(dead_pid()), Ordering::Relaxed);
+    ledger.tick();
+    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
+    assert_eq!(pool.header().charged.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_charge_that_no_process_has_is_taken_back() {
+    let mut ledger = tree();
+    let header = ledger.pool().header();
+    header.charged.store(3, Ordering::Relaxed);
+    for _ in 1..DRIFT_TICKS {
+        ledger.tick();
+        assert_eq!(
+            header.charged.load(Ordering::Relaxed),
+            3,
+            "somebody may be in between"
+        );
+    }
+    ledger.tick();
+    assert_eq!(header.charged.load(Ordering::Relaxed), 0);
+}
+
+/// Dormant processes once filled what they had mapped while the others were using all of the budget.
+#[test]
+fn what_dormant_processes_may_fill_is_left_free() {
+    const PROMISED: i64 = 100_000;
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    let header = pool.header();
+    header.supervisor.store(sys::getpid(), Ordering::Relaxed);
+    header.budget.store(10 * PROMISED, Ordering::Relaxed);
+    let index = take_entry(&pool, entry_state::LIVE).unwrap();
+    let entry = &pool.processes()[index];
+    entry.pid.store(1, Ordering::Relaxed);
+    let limit = |ledger: &mut Ledger| {
+        ledger.tick();
+        header.limit.load(Ordering::Relaxed)
+    };
+    let before = limit(&mut ledger);
+    header.lower_limit(PROMISED);
+    assert_eq!(header.limit.load(Ordering::Relaxed), before - PROMISED, "at once");
+    entry
+        .committed
+        .store(PROMISED * PAGE_SIZE as i64, Ordering::Relaxed);
+    let dormant = limit(&mut ledger);
+    entry.active.store(1, Ordering::Relaxed);
+    let active = limit(&mut ledger);
+    let promised = active - dormant;
+    assert!(
+        promised > PROMISED / 2 && promised <= PROMISED,
+        "{promised} pages were kept free"
+    );
+}
+
+/// A process that mapped and unmapped a little many times once took all of that off the limit.
+#[test]
+fn memory_mapped_again_and_again_is_promised_once() {
+    const PAGES: i64 = 1000;
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    let header = pool.header();
+    header.supervisor.store(sys::getpid(), Ordering::Relaxed);
+    header.budget.store(100 * PAGES, Ordering::Relaxed);
+    let index = take_entry(&pool, entry_state::LIVE).unwrap();
+    let entry = &pool.processes()[index];
+    entry.pid.store(1, Ordering::Relaxed);
+    ledger.tick();
+    let limit = || header.limit.load(Ordering::Relaxed);
+    let map = |pages: i64| {
+        entry
+            .committed
+            .fetch_add(pages * PAGE_SIZE as i64, Ordering::Relaxed);
+        commit::promise(header, entry);
+    };
+    let before = limit();
+    for _ in 0..50 {
+        map(PAGES);
+        map(-PAGES);
+    }
+    assert_eq!(limit(), before - PAGES);
+    map(2 * PAGES);
+    assert_eq!(limit(), before - 2 * PAGES, "more than ever");
+    ledger.tick();
+    let counted = limit();
+    map(PAGES);
+    assert_eq!(limit(), counted - PAGES, "beyond what the supervisor has seen");
+}
+
+/// A new image gave the old entry up and another process took it while the supervisor looked at the old life.
+#[test]
+fn a_start_time_is_that_of_one_life() {
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    let index = take_entry(&pool, entry_state::LIVE).unwrap();
+    let entry = &pool.processes()[index];
+    let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    entry.pid.store(1, Ordering::Relaxed);
+    ledger.tick();
+    entry.pid.store(other.id() as i32, Ordering::Relaxed);
+    entry.born_ns.fetch_add(1, Ordering::Relaxed);
+    ledger.tick();
+    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::LIVE);
+    entry.pid.store(1, Ordering::Relaxed);
+    ledger.tick();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(
+        entry.state.load(Ordering::Relaxed),
+        entry_state::FREE,
+        "a pid used anew"
+    );
+}
+
+#[test]
+fn a_parent_that_dies_leaves_its_children_what_they_owe() {
+    let ledger = tree();
+    let pool = *ledger.pool();
+    let (parent, child) = (
+        take_entry(&pool, entry_state::LIVE).unwrap(),
+        take_entry(&pool, entry_state::LIVE).unwrap(),
+    );
+    let entry = &pool.processes()[child];
+    entry.parent.store(parent as u32 + 1, Ordering::Relaxed);
+    entry.owed.store(30, Ordering::Relaxed);
+    entry.forking.store(1, Ordering::Relaxed);
+    pool.processes()[parent].charge(pool.header(), 100);
+    let end = |index: usize| {
+        let born_ns = pool.processes()[index].born_ns.load(Ordering::Relaxed);
+        cleanup::return_everything(&pool, ledger.pool_fd, index, born_ns);
+    };
+    end(parent);
+    assert_eq!(pool.header().charged.load(Ordering::Relaxed), 30);
+    assert_eq!(entry.owed.load(Ordering::Relaxed), 0);
+    assert_eq!(entry.forking.load(Ordering::Relaxed), 0);
+    end(child);
+    assert_eq!(pool.header().charged.load(Ordering::Relaxed), 0);
+}
