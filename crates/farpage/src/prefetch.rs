@@ -5,7 +5,7 @@
 //! only. Threads are started by the reclaimer, one more whenever there is something to read and none of them is free.
 //! Requests are hints: when the ring is full the oldest is forgotten, and nothing depends on one being served.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::kill_point;
 
@@ -20,7 +20,11 @@ use crate::thread;
 const REQUESTS: usize = 8;
 /// Most threads of a process, and how many work areas there are for each.
 const THREADS_MAX: u32 = 4;
-const AREAS_EACH: u32 = 6;
+const AREAS_EACH: u32 = 3;
+/// How many of them read while faults read single pages: the streams would take the device from those who can't be helped.
+const BESIDE_FAULTS: u32 = 1;
+/// For how long after such a fault, in nanoseconds.
+const BESIDE_NS: u64 = 1_000_000;
 /// How long a thread sleeps when nobody asks, in microseconds.
 const NAP_US: u64 = 10_000_000;
 
@@ -36,6 +40,10 @@ pub struct Prefetcher {
     running: AtomicU32,
     wanted: AtomicU32,
     asleep: AtomicU32,
+    /// Threads that bring something in.
+    serving: AtomicU32,
+    /// When a fault last had to read from a file itself.
+    waited_ns: AtomicU64,
     seq: AtomicU32,
     ring: Spin<Ring>,
 }
@@ -53,6 +61,8 @@ impl Prefetcher {
             running: AtomicU32::new(0),
             wanted: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
+            serving: AtomicU32::new(0),
+            waited_ns: AtomicU64::new(0),
             seq: AtomicU32::new(0),
             ring: Spin::new(Ring {
                 requests: [const { Request::none() }; REQUESTS],
@@ -64,10 +74,21 @@ impl Prefetcher {
 
     /// In a forked child: the threads are not here.
     pub fn forget(&self) {
-        for count in [&self.running, &self.wanted, &self.asleep] {
+        for count in [&self.running, &self.wanted, &self.asleep, &self.serving] {
             count.store(0, Ordering::Relaxed);
         }
         self.ring.lock().len = 0;
+    }
+
+    /// A fault is about to read from a file at `now`.
+    pub fn note_waiting(&self, now: u64) {
+        self.waited_ns.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether one more thread would be too many beside the faults that wait for the device.
+    fn is_in_the_way(&self) -> bool {
+        self.serving.load(Ordering::Relaxed) >= BESIDE_FAULTS
+            && sys::now_ns().saturating_sub(self.waited_ns.load(Ordering::Relaxed)) < BESIDE_NS
     }
 
     fn push(&self, request: Request) {
@@ -166,6 +187,9 @@ extern "C" fn prefetch_main() -> ! {
 /// Brings in what can be in flight at once; those who want the memory alone get in between. False: nothing is asked for.
 fn serve_next(mm: &Mm, aio: Option<&mut Aio>, lists: &mut Lists) -> bool {
     let _inside = mm.gate.shared();
+    if mm.prefetcher.is_in_the_way() {
+        return false;
+    }
     let which = if aio.is_some() { Which::All } else { Which::Read };
     let Some(is_more) = mm.prefetcher.take(mm, which, lists) else {
         return false;
@@ -174,6 +198,8 @@ fn serve_next(mm: &Mm, aio: Option<&mut Aio>, lists: &mut Lists) -> bool {
     if is_more {
         call_one(mm);
     }
+    mm.prefetcher.serving.fetch_add(1, Ordering::Relaxed);
     swapin::bring(mm, lists, aio);
+    mm.prefetcher.serving.fetch_sub(1, Ordering::Relaxed);
     true
 }

@@ -23,6 +23,7 @@ use crate::readahead::{self, SAMPLE_ONE_IN, Touch};
 use crate::reclaim;
 use crate::request::{Lists, Request, Which};
 use crate::runs::{GAP_BESIDE, GAP_MAX, Lies, Places};
+use crate::sys;
 use crate::tiers::{self, Blocks, LoadError};
 
 /// Of how many next pages of a window a fault looks for those to bring in with the missed one: more would let it wait.
@@ -57,6 +58,9 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
     kill_point!("swapin-locked");
     prefetch::ask(mm, &ahead);
     let at = batch.place_of(Some(page)).trailing_zeros() as usize;
+    if tiers::block_of(mm, seen.slot()).is_some() {
+        mm.prefetcher.note_waiting(sys::now_ns());
+    }
     let (source, loaded) = match batch.load(mm, at, context) {
         Ok(loaded) => loaded,
         Err(error) => tiers::refuse_page(error, address(page)),
