@@ -366,9 +366,11 @@ static void clean_environment(void)
 }
 
 /* A debugger starts its program so: traced before the exec, in the debugger's memory. Any signal would stop the child, and its
- * parent, which should let it go on, waits for the exec. */
+ * parent, which should let it go on, waits for the exec. Reading argv[0], swapped out, once was such a signal. */
 static void traced_vfork(void)
 {
+	unsigned char *cold = must_malloc(4 * MIB);
+	fill(cold, 4 * MIB, 3);
 	char **argv = must_malloc(2 * sizeof *argv);
 	argv[0] = cold_string("true");
 	argv[1] = NULL;
@@ -376,6 +378,8 @@ static void traced_vfork(void)
 	pid_t pid = vfork();
 	if (pid == 0) {
 		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+		if (first_bad(cold, 4 * MIB, 3) != SIZE_MAX)
+			_exit(98);
 		execvp(argv[0], argv);
 		_exit(99);
 	}
@@ -389,6 +393,7 @@ static void traced_vfork(void)
 	CHECK_EQ("exit status", 0, status);
 	free(argv[0] - PAGE + 5);
 	free(argv);
+	free(cold);
 }
 
 /* What the search along PATH finds: the exit code of a child that execs `name`, or its error. */

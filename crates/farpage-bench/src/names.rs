@@ -9,6 +9,7 @@ pub enum Workload {
     Fill,
     Seq,
     Random,
+    Threads,
     Stride,
     Mixed,
     Solve,
@@ -22,11 +23,12 @@ pub enum Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Startup,
         Self::Fill,
         Self::Seq,
         Self::Random,
+        Self::Threads,
         Self::Stride,
         Self::Mixed,
         Self::Solve,
@@ -46,6 +48,7 @@ impl Workload {
             Self::Fill => "fill",
             Self::Seq => "seq",
             Self::Random => "random",
+            Self::Threads => "threads",
             Self::Stride => "stride",
             Self::Mixed => "mixed",
             Self::Solve => "solve",
@@ -67,6 +70,7 @@ impl Workload {
             Self::Fill => "every page written for the first time",
             Self::Seq => "rewriting passes from front to back",
             Self::Random => "random touches of pages, 1 and 2 threads",
+            Self::Threads => "random touches of pages, 1, 2, 4, 8 and 16 threads",
             Self::Stride => "scans forward, by columns of a matrix with rows of 32 KiB, backward",
             Self::Mixed => "a sequential writer beside two random ones (V1)",
             Self::Solve => "a dense system of equations larger than RAM (V2)",
@@ -95,7 +99,7 @@ impl Workload {
     pub const fn maps(self) -> bool {
         matches!(
             self,
-            Self::Fill | Self::Seq | Self::Random | Self::Stride | Self::Mixed | Self::Free
+            Self::Fill | Self::Seq | Self::Random | Self::Threads | Self::Stride | Self::Mixed | Self::Free
         )
     }
 
@@ -105,11 +109,13 @@ impl Workload {
     }
 }
 
-/// A name of the command line: a workload, or `readahead`: V1 and V2 under every policy.
+/// A name of the command line: a workload, `readahead`: V1 and V2 under every policy, or `scale`: what a fault costs by the
+/// number of threads and by the size of RAM and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Workload(Workload),
     Readahead,
+    Scale,
 }
 
 impl Subject {
@@ -119,12 +125,15 @@ impl Subject {
         if name == "readahead" {
             return Ok(Self::Readahead);
         }
+        if name == "scale" {
+            return Ok(Self::Scale);
+        }
         if let Some(workload) = Workload::of_name(name) {
             return Ok(Self::Workload(workload));
         }
         let there_are = Workload::ALL.map(Workload::name).join(", ");
         Err(format!(
-            "{name}: no such benchmark; there are {there_are}, readahead"
+            "{name}: no such benchmark; there are {there_are}, readahead, scale"
         ))
     }
 }
@@ -247,6 +256,7 @@ mod tests {
             assert_eq!(Against::parse(against.name()), Ok(against));
         }
         assert_eq!(Subject::parse("readahead"), Ok(Subject::Readahead));
+        assert_eq!(Subject::parse("scale"), Ok(Subject::Scale));
         for system in System::ALL {
             assert_eq!(System::parse(system.letter()), Ok(system));
         }

@@ -262,8 +262,9 @@ fn of_subjects(
     notes: &mut Vec<String>,
 ) -> Vec<Comparison> {
     let subjects = if sizes.tour {
-        notes.push("build and redis are not in the tour: name them".to_owned());
-        let toured = Workload::ALL.into_iter().filter(|one| one.tool().is_none());
+        notes.push("build, redis and threads are not in the tour: name them".to_owned());
+        let is_toured = |one: &Workload| one.tool().is_none() && *one != Workload::Threads;
+        let toured = Workload::ALL.into_iter().filter(is_toured);
         toured.map(Subject::Workload).collect()
     } else {
         config.subjects.clone()
@@ -282,6 +283,7 @@ fn of_subjects(
                 of_workload(workload, against, sizes, &backings, &mut comparisons)
             }
             Subject::Readahead => of_readahead(against, sizes, &mut comparisons),
+            Subject::Scale => of_scale(against, sizes, able, notes, &mut comparisons),
         }
     }
     comparisons
@@ -505,6 +507,26 @@ fn of_readahead(against: &[Against], sizes: Sizes, comparisons: &mut Vec<Compari
         let ours = POLICIES.map(|policy| Side::Farpage(Way::Readahead(policy)));
         let sides = kernel.into_iter().chain(ours).collect();
         comparisons.push(sizes.comparison(workload, Backing::File, sides));
+    }
+}
+
+/// Threads at the RAM asked for, beside the kernel; then farpage alone, on a swap file, with RAM from the least to that, in steps of
+/// four times.
+fn of_scale(
+    against: &[Against],
+    sizes: Sizes,
+    able: &Abilities,
+    notes: &mut Vec<String>,
+    comparisons: &mut Vec<Comparison>,
+) {
+    let threads = Workload::Threads;
+    let found = backings(threads, sizes.tour, able, notes);
+    of_workload(threads, against, sizes, &found, comparisons);
+    let steps = core::iter::successors(Some(RAM_MIN), |bytes| Some(4 * bytes));
+    for ram_bytes in steps.take_while(|bytes| *bytes <= sizes.ram_bytes) {
+        let sizes = Sizes { ram_bytes, ..sizes };
+        comparisons.push(sizes.comparison(Workload::Startup, Backing::File, vec![Side::Ram, FARPAGE]));
+        comparisons.push(sizes.comparison(Workload::Random, Backing::File, vec![FARPAGE]));
     }
 }
 

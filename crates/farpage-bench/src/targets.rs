@@ -75,6 +75,7 @@ pub fn measures(workload: Workload, backing: Backing) -> Vec<Measure> {
         }
         Workload::Seq => vec![aimed("mb_per_s", "rewrite, MB/s", RatioAtLeast("P2", 5.0))],
         Workload::Random => random(compressed),
+        Workload::Threads => threads(),
         Workload::Stride => vec![
             shown("forward_mb_per_s", "forward, MB/s"),
             shown("column_mb_per_s", "columns, MB/s"),
@@ -193,6 +194,21 @@ fn random(compressed: bool) -> Vec<Measure> {
         shown("t2.p90_us", "2 threads, 90th, us"),
         aimed("t2.p99_us", "2 threads, 99th, us", RatioAtMost(id, p99)),
         shown("t2.p99_9_us", "2 threads, 99.9th, us"),
+    ]
+}
+
+fn threads() -> Vec<Measure> {
+    vec![
+        shown("t1.per_s_and_cpu", "1 thread, per s and CPU"),
+        shown("t1.p50_us", "1 thread, 50th, us"),
+        shown("t2.per_s_and_cpu", "2 threads, per s and CPU"),
+        shown("t2.p50_us", "2 threads, 50th, us"),
+        shown("t4.per_s_and_cpu", "4 threads, per s and CPU"),
+        shown("t4.p50_us", "4 threads, 50th, us"),
+        shown("t8.per_s_and_cpu", "8 threads, per s and CPU"),
+        shown("t8.p50_us", "8 threads, 50th, us"),
+        shown("t16.per_s_and_cpu", "16 threads, per s and CPU"),
+        shown("t16.p50_us", "16 threads, 50th, us"),
     ]
 }
 

@@ -16,11 +16,12 @@ Examples:
   farpage bench seq random --ram 384M        by name, 5 pairs
   farpage bench fill --against kernel-zram --json fill.json
   farpage bench readahead                    V1 and V2 under every readahead policy
+  farpage bench scale --ram 16G --pairs 1    1 to 16 threads, and RAM from 16 MiB to that with data of 4 times
   farpage bench --baseline V,H,O             what VMA readahead, huge pages and swapoff readahead are worth
   farpage bench mixed --run-args '--readahead vma --delivery thread'
 
-Names: startup fill seq random stride mixed solve free usemem swapoff huge fit
-build (needs gcc) redis (needs redis-server) readahead.
+Names: startup fill seq random threads stride mixed solve free usemem swapoff huge fit
+build (needs gcc) redis (needs redis-server) readahead scale.
 
 As root each program runs in a cgroup of the same hard limit on both sides, in turn; the kernel's side has a swap
 file or a zram device of its own, which is gone afterwards however the run ends. Swap that is there already is not

@@ -1,12 +1,12 @@
-//! fork, clone, spawn.
+//! fork, clone, spawn, and the child of vfork that wants to be traced.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 
 use farpage::births;
 use farpage::mm::{PAGE, mm};
 use farpage::pool::is_managed;
 use farpage::trap::Pins;
-use farpage::{fork, join, sys};
+use farpage::{fork, join, sys, vfork};
 
 use crate::exec::Environment;
 use crate::plain::Plain;
@@ -152,6 +152,26 @@ pub unsafe extern "C" fn clone(
 /// syscall(SYS_fork) and SYS_clone without shared memory.
 pub fn raw_fork(args: [u64; 6]) -> i64 {
     result(fork::fork(libc::SYS_clone, args))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ptrace(
+    request: c_int,
+    pid: libc::pid_t,
+    address: *mut c_void,
+    data: *mut c_void,
+) -> c_long {
+    if request == libc::PTRACE_TRACEME as c_int && vfork::trace_later(mm()) {
+        return 0;
+    }
+    type Pointer = *mut c_void;
+    call_real!(
+        ptrace as fn(c_int, libc::pid_t, Pointer, Pointer) -> c_long,
+        request,
+        pid,
+        address,
+        data
+    )
 }
 
 /// With --no-follow programs started from here are not managed: the variables that would load the library go.

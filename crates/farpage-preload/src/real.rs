@@ -22,7 +22,7 @@ real_functions! {
     sigaction signal siginterrupt sigaltstack sigsuspend ppoll pselect epoll_pwait epoll_pwait2
     readv writev preadv pwritev preadv64 pwritev64 preadv2 pwritev2 preadv64v2 pwritev64v2
     sendmsg recvmsg sendmmsg recvmmsg
-    close dup2 dup3
+    close dup2 dup3 ptrace
 }
 
 static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];

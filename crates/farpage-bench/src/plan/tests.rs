@@ -42,8 +42,26 @@ fn the_tour_is_everything_on_both_backings() {
             .iter()
             .all(|one| (RAM_MIN..=TOUR.0).contains(&one.ram_bytes))
     );
-    assert!(plan.notes[0].starts_with("build and redis are not in the tour"));
+    assert!(plan.notes[0].starts_with("build, redis and threads are not in the tour"));
     assert!(plan.notes[1].starts_with("solve: left out"));
+}
+
+#[test]
+fn scale_goes_up_to_the_ram_asked_for() {
+    let mut config = config(&["scale"]);
+    config.ram_bytes = Some(300 << 20);
+    let plan = plan(&config, &able()).expect("a plan");
+    let (threads, steps): (Vec<_>, Vec<_>) = plan
+        .comparisons
+        .iter()
+        .partition(|one| one.workload == Workload::Threads);
+    assert_eq!(threads.len(), 2, "a swap file and compressed RAM");
+    let sizes: Vec<_> = steps
+        .iter()
+        .map(|one| (one.workload.name(), one.ram_bytes >> 20))
+        .collect();
+    let both = |mib| [("startup", mib), ("random", mib)];
+    assert_eq!(sizes, [both(16), both(64), both(256)].concat());
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Random touches of pages, each timed by itself: alone with one and two threads, and beside a sequential writer.
+//! Random touches of pages, each timed by itself: by one thread, by several, and beside a sequential writer.
 
-use std::sync::{Barrier, mpsc};
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,42 +39,50 @@ impl Done {
 
 /// `random`: every touch reads a page's stamp and adds one to its count.
 pub fn random(args: &WorkArgs) -> Result<Value, String> {
+    by_threads(args, &[1, 2])
+}
+
+/// `threads`: the same by more threads than there are CPUs.
+pub fn threads(args: &WorkArgs) -> Result<Value, String> {
+    by_threads(args, &[1, 2, 4, 8, 16])
+}
+
+/// Touches by as many threads as each of `counts` says, one count after the other, each thread in a part of the data of its own.
+fn by_threads(args: &WorkArgs, counts: &[usize]) -> Result<Value, String> {
     let content = &Content::new(args.incompressible);
     let mut memory = Memory::map(args, args.bytes)?;
     let pages = memory.pages();
-    let each = pages.div_ceil(2);
-    let (alone, both) = thread::scope(|scope| {
-        // The threads wait for their halves while the first one, this one, has all of it.
-        let workers = [0, each].map(|first| {
-            let (give, take) = mpsc::sync_channel::<&mut [u8]>(1);
-            let done = Done::default();
-            let work = move || {
-                take.recv()
-                    .map(|part| touch(part, first, content, args.seconds, done))
-            };
-            (give, scope.spawn(work))
-        });
-        memory.fill(content);
-        let alone = touch(&mut memory.0, 0, content, args.seconds, Done::default());
-        let parts = memory.0.chunks_mut(each * PAGE_SIZE);
-        for ((give, _), part) in workers.iter().zip(parts) {
-            // It fails only if the thread is gone, which its join tells.
-            let _ = give.send(part);
-        }
-        let both: Vec<_> = workers.into_iter().map(|(_, worker)| worker.join()).collect();
-        (alone, both)
-    });
-    let both: Vec<Done> = both.into_iter().flatten().flatten().collect();
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let made: Vec<Vec<Done>> = counts
+        .iter()
+        .map(|count| (0..*count).map(|_| Done::default()).collect())
+        .collect();
+    memory.fill(content);
     let mut figures = json!({ "bytes": args.bytes, "pages": pages, "seconds": args.seconds });
     let mut checks = Checks::default();
-    for (key, done) in [("t1", &[alone][..]), ("t2", &both)] {
+    for (count, dones) in counts.iter().zip(made) {
+        let each = pages.div_ceil(*count);
+        let parts = memory.0.chunks_mut(each * PAGE_SIZE);
+        let all: Vec<Done> = thread::scope(|scope| {
+            let start = |((nth, part), done)| {
+                scope.spawn(move || touch(part, nth * each, content, args.seconds, done))
+            };
+            let workers: Vec<_> = (0..).zip(parts).zip(dones).map(start).collect();
+            workers
+                .into_iter()
+                .filter_map(|worker| worker.join().ok())
+                .collect()
+        });
         let mut latencies = Latencies::default();
-        for one in done {
+        for one in &all {
             latencies.add(&one.latencies);
             checks.add(&one.checks);
         }
-        figures[key] = latencies.figures();
-        figures[key]["per_s"] = json!(latencies.count() as f64 / args.seconds);
+        let per_s = latencies.count() as f64 / args.seconds;
+        let key = format!("t{count}");
+        figures[&key] = latencies.figures();
+        figures[&key]["per_s"] = json!(per_s);
+        figures[&key]["per_s_and_cpu"] = json!(per_s / cpus.min(*count) as f64);
     }
     checks.tell(&mut figures);
     Ok(figures)
