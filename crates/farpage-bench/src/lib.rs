@@ -10,6 +10,7 @@
 //! | `emptying` | a swap area is emptied while its program waits |
 //! | `keeper` | makes swap and cgroups, and undoes them whatever happens |
 //! | `cgroup` | a memory cgroup of our own |
+//! | `disk` | what the disk gives by itself |
 //! | `machine` | the machine that the figures are of |
 //! | `figures` | median and spread |
 //! | `targets` | which figures are shown, their targets, the published ones |
@@ -18,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod cgroup;
+mod disk;
 mod emptying;
 mod figures;
 mod html;
@@ -45,6 +47,7 @@ pub use names::{Against, Subject, System, Workload};
 pub use plan::Config;
 pub use work::{WorkArgs, work};
 
+use disk::Speed;
 use keeper::Keeper;
 use plan::{Abilities, Comparison, Plan, Side};
 use side::{Run, Runner};
@@ -60,7 +63,7 @@ const TRIAL_BYTES: u64 = 1 << 20;
 /// # Errors
 /// One line, if something can't be measured or written. All that was made is undone.
 pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8, String> {
-    let machine = machine::machine(&config.directory);
+    let mut machine = machine::machine(&config.directory);
     let mut keeper = Keeper::start(&config.program, &config.directory)?;
     let able = abilities(&mut keeper, &config.directory);
     let plan = plan::plan(config, &able)?;
@@ -73,6 +76,15 @@ pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8,
             "swap that is not ours is in use and is left alone: {}. Ours has the higher priority",
             machine["other_swap"]
         ));
+    }
+    if plan.swaps_in_order() {
+        match Speed::of(&config.directory) {
+            Ok(speed) => {
+                notes.push(speed.words());
+                machine["disk_speed"] = speed.json();
+            }
+            Err(error) => notes.push(format!("the disk by itself is not measured: {error}")),
+        }
     }
     let mut reads = print(&machine::words(&machine));
     for note in &notes {

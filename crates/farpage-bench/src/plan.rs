@@ -175,6 +175,16 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
+impl Plan {
+    /// Whether a disk is read and written from front to back: then what it gives by itself is the bound.
+    #[must_use]
+    pub fn swaps_in_order(&self) -> bool {
+        self.comparisons
+            .iter()
+            .any(|one| one.workload == Workload::Seq && one.backing == Backing::File)
+    }
+}
+
 /// What can be done on this machine by this user; the text says why not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Abilities {

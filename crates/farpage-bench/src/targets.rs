@@ -242,9 +242,9 @@ pub const fn published(workload: Workload, backing: Backing) -> Option<&'static 
             "published (H; 8 sequential writers, swap on a RAM-backed device; before -> after): swap-out 3.73 -> 4.31 GB/s \
              (+15.5 %)",
         ),
-        Workload::Seq if matches!(backing, Backing::File) => {
-            Some("P2 also wants 85 % of what fio reads from the same disk, which is not measured here")
-        }
+        Workload::Seq if matches!(backing, Backing::File) => Some(
+            "P2 also wants 85 % of what the disk reads; what it reads beside as many writes is in the notes above",
+        ),
         Workload::Random => Some(
             "published (C; 8 threads, working set 2 x RAM; before -> after): median software part of a fault 15 -> 4 us",
         ),

@@ -1,0 +1,111 @@
+//! What a disk gives by itself, past the page cache and in megabytes: nobody swaps to it faster. Rewriting reads as much as it writes, so
+//! it is measured both ways: reads alone, and beside as many writes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::thread;
+use std::time::Instant;
+
+use memmap2::MmapMut;
+use rustix::fs::OFlags;
+use serde_json::{Value, json};
+
+/// Bytes of one read or write, how many are under way at once, and how many each of these does.
+const BLOCK: usize = 1 << 20;
+const AT_ONCE: u64 = 4;
+const EACH: u64 = 128;
+
+/// MB/s of a file without a name in `directory`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    read: f64,
+    read_beside: f64,
+    write_beside: f64,
+}
+
+impl Speed {
+    /// # Errors
+    /// The file system's, one that has no room or no O_DIRECT among them.
+    pub fn of(directory: &Path) -> io::Result<Self> {
+        let flags = OFlags::TMPFILE | OFlags::DIRECT;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(flags.bits() as i32);
+        let file = &options.open(directory)?;
+        together(file, |_| true)?;
+        let read = together(file, |_| false)?[0];
+        let [read_beside, write_beside] = together(file, |nth| nth % 2 == 1)?;
+        Ok(Self {
+            read,
+            read_beside,
+            write_beside,
+        })
+    }
+
+    pub fn words(self) -> String {
+        format!(
+            "the disk by itself, past the page cache, {} MiB at a time by {AT_ONCE}: {:.0} MB/s read; {:.0} read beside {:.0} written",
+            BLOCK >> 20,
+            self.read,
+            self.read_beside,
+            self.write_beside
+        )
+    }
+
+    pub fn json(self) -> Value {
+        json!({
+            "read_mb_per_s": self.read,
+            "read_beside_writes_mb_per_s": self.read_beside,
+            "write_beside_reads_mb_per_s": self.write_beside,
+        })
+    }
+}
+
+/// Every thread goes through its own part of the file, reading or writing as `writes` says of it; MB/s of those that read and of those
+/// that write.
+fn together(file: &File, writes: impl Fn(u64) -> bool) -> io::Result<[f64; 2]> {
+    let start = Instant::now();
+    let each = |nth: u64, writes: bool| -> io::Result<f64> {
+        // Page-aligned, as O_DIRECT wants it.
+        let mut block = MmapMut::map_anon(BLOCK)?;
+        block.fill(nth as u8 + 1);
+        for at in (nth * EACH..(nth + 1) * EACH).map(|at| at * BLOCK as u64) {
+            if writes {
+                file.write_all_at(&block, at)?;
+            } else {
+                file.read_exact_at(&mut block, at)?;
+            }
+        }
+        Ok(start.elapsed().as_secs_f64())
+    };
+    let mut done = [(0.0, 0.0_f64); 2];
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE)
+            .map(|nth| (writes(nth), nth))
+            .map(|(writes, nth)| (writes, scope.spawn(move || each(nth, writes))))
+            .collect();
+        for (writes, thread) in threads {
+            let seconds = thread
+                .join()
+                .map_err(|_| io::Error::other("a thread panicked"))??;
+            let (blocks, longest) = &mut done[usize::from(writes)];
+            *blocks += EACH as f64;
+            *longest = longest.max(seconds);
+        }
+        Ok(done.map(|(blocks, seconds)| blocks * BLOCK as f64 / 1e6 / seconds.max(1e-9)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_read_and_written() {
+        let speed = Speed::of(Path::new("/var/tmp")).expect("a disk");
+        assert!(speed.read > 0.0 && speed.read_beside > 0.0 && speed.write_beside > 0.0);
+        assert!(speed.words().contains("MB/s read"));
+        assert!(Speed::of(Path::new("/proc")).is_err());
+    }
+}
