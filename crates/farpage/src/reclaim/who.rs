@@ -67,7 +67,14 @@ pub struct Who {
     active_ns: AtomicU64,
 }
 
+impl Default for Who {
+    fn default() -> Self {
+        Who::new()
+    }
+}
+
 impl Who {
+    #[must_use]
     pub const fn new() -> Who {
         Who {
             cost: Mean::new(),
