@@ -185,6 +185,9 @@ def summary(context):
     check(not missing, f"--stats-json has no {', '.join(missing)}")
     check(got.stats["ram_budget_bytes"] == 32 << 20, f"ram_budget_bytes {got.stats['ram_budget_bytes']}")
     check(got.stats["pgmajfault"] > 0, "no major faults in a run of 3 times its budget")
+    again = got.stats["workingset_refault_anon"]
+    check(again >= got.stats["pgmajfault"], f"{again} pages were touched again, fewer than had to be read")
+    check(0 < got.stats["workingset_activate_anon"] <= again, f"activated: {got.stats}")
     check(got.stats["peak_tree_bytes"] <= (32 << 20) * 1.05 + (16 << 20), f"peak {got.stats['peak_tree_bytes']}")
 
 

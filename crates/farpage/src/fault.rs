@@ -82,15 +82,16 @@ fn touched(mm: &Mm, touch: Touch) -> Outcome {
             Kind::Untouched | Kind::Zero => zero_fill(mm, page, seen),
             Kind::Cached => from_frame(mm, touch, seen),
             Kind::Swapped => swapin::swap_in(mm, touch, seen),
-            Kind::Resident | Kind::Invalid => {
-                sys::die(&["farpage: impossible page state; the program was stopped"])
-            }
+            Kind::Resident | Kind::Invalid => impossible(page, seen),
         });
         match source {
             Some(Ok(source)) => {
                 let ns = sys::now_ns() - start;
                 mm.header().record_latency(source, ns);
                 mm.who.note_touched();
+                let refaults = matches!(source, Source::Compressed | Source::File);
+                mm.header()
+                    .count(Counter::WorkingsetRefaultAnon, u64::from(refaults));
                 mm.header().workingset.refault(seen.stamp(), source, ns);
                 return Outcome::Done;
             }
@@ -98,6 +99,20 @@ fn touched(mm: &Mm, touch: Touch) -> Outcome {
             None => {}
         }
     }
+}
+
+fn impossible(page: u64, seen: PageState) -> ! {
+    let (at, word) = (
+        sys::Num::new(address(page), 16),
+        sys::Num::new(seen.raw(), 16),
+    );
+    sys::die(&[
+        "farpage: page 0x",
+        at.text(),
+        " has the state 0x",
+        word.text(),
+        ", expected was untouched, zero, resident, cached or swapped; the program was stopped",
+    ])
 }
 
 /// `None`: the word changed under us, look again.
@@ -206,6 +221,8 @@ fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
         header.hits.touched(mm.frames.is_sample(seen.frame()));
     } else {
         header.count(Counter::WorkingsetRefaultAnon, 1);
+        // Young: reclaim spares it once.
+        header.count(Counter::WorkingsetActivateAnon, 1);
     }
     if let Some(window) = readahead::hit(mm, touch, seen.readahead()) {
         prefetch::ask(mm, &Request::new(window));
