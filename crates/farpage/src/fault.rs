@@ -102,10 +102,7 @@ fn touched(mm: &Mm, touch: Touch) -> Outcome {
 }
 
 fn impossible(page: u64, seen: PageState) -> ! {
-    let (at, word) = (
-        sys::Num::new(address(page), 16),
-        sys::Num::new(seen.raw(), 16),
-    );
+    let (at, word) = (sys::Num::new(address(page), 16), sys::Num::new(seen.raw(), 16));
     sys::die(&[
         "farpage: page 0x",
         at.text(),

@@ -1,6 +1,7 @@
 //! Random touches of pages, each timed by itself: by one thread, by several, and beside a sequential writer.
 
-use std::sync::Barrier;
+use std::ops::DerefMut;
+use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,57 +48,136 @@ pub fn threads(args: &WorkArgs) -> Result<Value, String> {
     by_threads(args, &[1, 2, 4, 8, 16])
 }
 
-/// Touches by as many threads as each of `counts` says, one count after the other, each thread in a part of the data of its own.
+/// A stretch of the data, with the content's number of its first page.
+struct Part<'a> {
+    first: usize,
+    bytes: &'a mut [u8],
+}
+
+/// Touches by as many threads as each of `counts` says, one count after the other; the threads share the data among them.
 fn by_threads(args: &WorkArgs, counts: &[usize]) -> Result<Value, String> {
     let content = &Content::new(args.incompressible);
     let mut memory = Memory::map(args, args.bytes)?;
     let pages = memory.pages();
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let made: Vec<Vec<Done>> = counts
-        .iter()
-        .map(|count| (0..*count).map(|_| Done::default()).collect())
+    let most = counts.iter().copied().max().unwrap_or(1);
+    let each = pages.div_ceil(most);
+    let all: Vec<_> = memory
+        .0
+        .chunks_mut(each * PAGE_SIZE)
+        .enumerate()
+        .map(|(nth, bytes)| {
+            Mutex::new(Part {
+                first: nth * each,
+                bytes,
+            })
+        })
         .collect();
-    memory.fill(content);
+    let (parts, turn) = (&all[..], &Barrier::new(most + 1));
+    let done: Vec<Vec<Done>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..most)
+            .map(|nth| {
+                let made = counts.iter().map(|_| Done::default()).collect();
+                scope.spawn(move || take_turns(nth, counts, parts, turn, (content, args.seconds), made))
+            })
+            .collect();
+        turn.wait();
+        fill(parts, content);
+        for _ in counts {
+            turn.wait();
+            turn.wait();
+        }
+        workers
+            .into_iter()
+            .filter_map(|worker| worker.join().ok())
+            .collect()
+    });
+    // With all swap full there is none for the figures otherwise.
+    drop(all);
+    drop(memory);
     let mut figures = json!({ "bytes": args.bytes, "pages": pages, "seconds": args.seconds });
-    let mut checks = Checks::default();
-    for (count, dones) in counts.iter().zip(made) {
-        let each = pages.div_ceil(*count);
-        let parts = memory.0.chunks_mut(each * PAGE_SIZE);
-        let all: Vec<Done> = thread::scope(|scope| {
-            let start = |((nth, part), done)| {
-                scope.spawn(move || touch(part, nth * each, content, args.seconds, done))
-            };
-            let workers: Vec<_> = (0..).zip(parts).zip(dones).map(start).collect();
-            workers
-                .into_iter()
-                .filter_map(|worker| worker.join().ok())
-                .collect()
+    tell_threads(&mut figures, counts, &done, args.seconds);
+    Ok(figures)
+}
+
+fn fill(parts: &[Mutex<Part<'_>>], content: &Content) {
+    for mut part in parts.iter().filter_map(|part| part.lock().ok()) {
+        let first = part.first;
+        for (number, page) in (first..).zip(part.bytes.chunks_mut(PAGE_SIZE)) {
+            content.write(page, number, 0);
+        }
+    }
+}
+
+/// Thread `nth`'s part of each count's touches: every so-manieth part of the data. What it needs is made before memory gets scarce.
+fn take_turns(
+    nth: usize,
+    counts: &[usize],
+    parts: &[Mutex<Part<'_>>],
+    turn: &Barrier,
+    (content, seconds): (&Content, f64),
+    made: Vec<Done>,
+) -> Vec<Done> {
+    let mut own = Vec::with_capacity(parts.len());
+    let mut all = Vec::with_capacity(made.len());
+    turn.wait();
+    for (count, done) in counts.iter().zip(made) {
+        turn.wait();
+        if nth < *count {
+            own.extend(
+                parts
+                    .iter()
+                    .skip(nth)
+                    .step_by(*count)
+                    .filter_map(|part| part.lock().ok()),
+            );
+        }
+        all.push(if own.is_empty() {
+            done
+        } else {
+            touch(&mut own, content, seconds, done)
         });
+        own.clear();
+        turn.wait();
+    }
+    all
+}
+
+/// What all threads did, count by count.
+fn tell_threads(figures: &mut Value, counts: &[usize], done: &[Vec<Done>], seconds: f64) {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let mut checks = Checks::default();
+    for (turn, count) in counts.iter().enumerate() {
         let mut latencies = Latencies::default();
-        for one in &all {
+        for one in done.iter().filter_map(|all| all.get(turn)) {
             latencies.add(&one.latencies);
             checks.add(&one.checks);
         }
-        let per_s = latencies.count() as f64 / args.seconds;
+        let per_s = latencies.count() as f64 / seconds;
         let key = format!("t{count}");
         figures[&key] = latencies.figures();
         figures[&key]["per_s"] = json!(per_s);
         figures[&key]["per_s_and_cpu"] = json!(per_s / cpus.min(*count) as f64);
     }
-    checks.tell(&mut figures);
-    Ok(figures)
+    checks.tell(figures);
 }
 
-/// Touches pages of `part`, whose first is page `first` of the content, until the time is over.
-fn touch(part: &mut [u8], first: usize, content: &Content, seconds: f64, mut done: Done) -> Done {
-    let mut random = Random::new(first as u64 + 77);
+/// Touches pages of `parts`, all of the same length but the last, until the time is over.
+fn touch<'a>(
+    parts: &mut [impl DerefMut<Target = Part<'a>>],
+    content: &Content,
+    seconds: f64,
+    mut done: Done,
+) -> Done {
+    let mut random = Random::new(parts[0].first as u64 + 77);
     let end = Instant::now() + Duration::from_secs_f64(seconds);
-    let pages = part.len() / PAGE_SIZE;
+    let each = parts[0].bytes.len() / PAGE_SIZE;
+    let pages = parts.iter().map(|part| part.bytes.len() / PAGE_SIZE).sum();
     loop {
         let number = random.below(pages);
-        let page = &mut part[number * PAGE_SIZE..][..PAGE_SIZE];
+        let Part { first, bytes } = &mut *parts[number / each];
+        let page = &mut bytes[number % each * PAGE_SIZE..][..PAGE_SIZE];
         let start = Instant::now();
-        let right = content.has_stamp(page, first + number, 0);
+        let right = content.has_stamp(page, *first + number % each, 0);
         page[COUNT_AT] = page[COUNT_AT].wrapping_add(1);
         if done.note(start, right) >= end {
             return done;
@@ -141,7 +221,11 @@ pub fn mixed(args: &WorkArgs) -> Result<Value, String> {
                 scope.spawn(move || {
                     memory.fill(content);
                     filled.wait();
-                    touch(&mut memory.0, 0, content, args.seconds, done)
+                    let mut part = Part {
+                        first: 0,
+                        bytes: &mut memory.0,
+                    };
+                    touch(&mut [&mut part], content, args.seconds, done)
                 })
             })
             .collect();
