@@ -36,7 +36,10 @@ os.write(terminal, command.encode() + b'\\n')
 expect(b'READY')
 os.write(terminal, b'\\x1a')
 expect(b'Stopped')
-stopped = states()
+# The shell says so when farpage has stopped; each thread of the program stops when it next runs.
+end = time.monotonic() + 20
+while set(stopped := states()) != {'T'} and time.monotonic() < end:
+    time.sleep(0.01)
 os.write(terminal, b'fg\\n')
 expect(mark.encode())
 os.write(terminal, b'go on\\n')
