@@ -293,6 +293,8 @@ static void stacks(void)
 
 static int cancel_fds[2];
 static volatile int cleaned;
+/* Of the buffer that is read into. The short one is in RAM when the read begins. */
+static size_t cancel_len;
 
 static void clean(void *arg)
 {
@@ -309,7 +311,7 @@ static void *blocked_reader(void *arg)
 		pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
 	fill(p, MIB, 8);
 	pthread_cleanup_push(clean, p);
-	ssize_t n = read(cancel_fds[0], p, MIB);
+	ssize_t n = read(cancel_fds[0], p, cancel_len);
 	CHECK_EQ("a cancelled read does not return", -2, n);
 	pthread_cleanup_pop(1);
 	return NULL;
@@ -318,10 +320,11 @@ static void *blocked_reader(void *arg)
 static void cancel(void)
 {
 	CHECK_OK("pipe", pipe(cancel_fds));
-	for (uintptr_t i = 0; i < 10; i++) {
+	for (uintptr_t i = 0; i < 20; i++) {
 		pthread_t t;
 		void *result = NULL;
 		cleaned = 0;
+		cancel_len = i & 2 ? MIB : 4 * PAGE;
 		pthread_create(&t, NULL, blocked_reader, (void *)(i & 1));
 		sleep_ms(20);
 		chill();

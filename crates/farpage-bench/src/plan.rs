@@ -16,7 +16,7 @@ const SOLVE_FACTOR_TOUR: f64 = 1.5;
 /// Below this farpage's own needs, and the kernel's for a process, are most of it.
 const RAM_MIN: u64 = 16 << 20;
 /// Processes of `usemem`.
-const USEMEM_PROCESSES: u64 = 4;
+pub const USEMEM_PROCESSES: u64 = 4;
 /// The policies of `readahead`'s rows.
 const POLICIES: [&str; 4] = ["none", "cluster", "vma", "adaptive"];
 /// The kernel's ways of emptying an area, as `farpage swapoff` repeats them: order and window.
@@ -283,7 +283,7 @@ fn of_subjects(
     for subject in subjects {
         match subject {
             Subject::Workload(workload) => {
-                let backings = backings(workload, sizes.tour, able, notes);
+                let backings = backings(workload, able, notes);
                 if against.contains(&Against::Memmap) && !workload.maps() {
                     notes.push(format!(
                         "{}: memmap left out, its data is no mapping",
@@ -369,19 +369,10 @@ impl Sizes {
 const FARPAGE: Side = Side::Farpage(Way::Own);
 
 /// The kinds of swap that a workload is run on, each with the kernel's side beside it; notes on what is left out.
-fn backings(
-    workload: Workload,
-    tour: bool,
-    able: &Abilities,
-    notes: &mut Vec<String>,
-) -> Vec<(Backing, Against)> {
+fn backings(workload: Workload, able: &Abilities, notes: &mut Vec<String>) -> Vec<(Backing, Against)> {
     let mut found = vec![(Backing::File, Against::KernelFile)];
     let left_out = match workload {
         Workload::Solve => Some("solve: left out for compressed RAM, since random floats do not compress"),
-        Workload::Usemem if tour => Some(
-            "usemem: left out of the tour for compressed RAM: its pages take farpage a tenth more than zram (7 of 2057 \
-             bytes in a zpage of 16 KiB), which is more than the limit of both has room for",
-        ),
         Workload::Swapoff => Some(
             "swapoff: left out for compressed RAM, which farpage can't take away from a running tree; a file in RAM, not \
              compressed, stands beside the kernel's zram",
@@ -530,7 +521,7 @@ fn of_scale(
     comparisons: &mut Vec<Comparison>,
 ) {
     let threads = Workload::Threads;
-    let found = backings(threads, sizes.tour, able, notes);
+    let found = backings(threads, able, notes);
     of_workload(threads, against, sizes, &found, comparisons);
     let steps = core::iter::successors(Some(RAM_MIN), |bytes| Some(4 * bytes));
     for ram_bytes in steps.take_while(|bytes| *bytes <= sizes.ram_bytes) {

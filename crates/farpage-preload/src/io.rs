@@ -1,12 +1,15 @@
-//! Calls whose pointers hide in memory, where the filter can't see them.
+//! Calls on buffers.
 //!
-//! With nothing managed to point to, libc's own function is called (it is a cancellation point); else the engine does the call.
+//! Where pointers hide in memory the filter can't see them: with nothing managed to point to, libc's own function is called (it
+//! is a cancellation point); else the engine does the call. Plain calls the filter does see, but a trap costs more than
+//! most of them: a buffer that is in RAM is kept there and the call is made at once.
 
 use core::ffi::{c_int, c_void};
 
 use farpage::mm::mm;
 use farpage::pool::is_managed;
-use farpage::trap;
+use farpage::sys;
+use farpage::trap::{self, present};
 
 use crate::real::call_real;
 use crate::result;
@@ -33,6 +36,68 @@ fn any_managed_in(msg: *const libc::msghdr) -> bool {
         || is_managed(header.msg_control as u64)
         || any_managed(header.msg_iov, header.msg_iovlen as c_int)
 }
+
+unsafe extern "C" {
+    fn pthread_setcanceltype(new: c_int, old: *mut c_int) -> c_int;
+}
+
+/// The call on a buffer that is wholly in RAM; `None`: for libc's own function, and the trap.
+fn at_once(nr: i64, args: [u64; 6], buffer: (u64, u64)) -> Option<i64> {
+    const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
+    // An offset that looks like memory is one, of /proc/PID/mem: `remote` does that.
+    if args.iter().filter(|&&arg| is_managed(arg)).count() != 1 {
+        return None;
+    }
+    let held = present::hold(buffer.0, buffer.1)?;
+    let mut type_before = 0;
+    // SAFETY: the caller's call. A cancellation point, made as libc makes its own: the thread may be cancelled while it waits. Then
+    // the pages stay pinned, as after a jump out of a handler.
+    let raw = unsafe {
+        pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &mut type_before);
+        let raw = sys::raw(nr, args);
+        pthread_setcanceltype(type_before, &mut type_before);
+        raw
+    };
+    drop(held);
+    Some(result(raw))
+}
+
+macro_rules! plain {
+    ($($name:ident $nr:ident ($($arg:ident : $ty:ty),*) -> $ret:ty, $buffer:ident for $len:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+            if is_managed($buffer as u64) {
+                let mut args = [0; 6];
+                for (place, value) in args.iter_mut().zip([$($arg as u64),*]) {
+                    *place = value;
+                }
+                if let Some(result) = at_once(libc::$nr, args, ($buffer as u64, $len)) {
+                    return result as $ret;
+                }
+            }
+            call_real!($name as fn($($ty),*) -> $ret, $($arg),*)
+        }
+    )*};
+}
+
+type Buffer = *mut c_void;
+
+plain! {
+    read SYS_read (fd: c_int, buffer: Buffer, len: usize) -> isize, buffer for len as u64;
+    write SYS_write (fd: c_int, buffer: Buffer, len: usize) -> isize, buffer for len as u64;
+    pread SYS_pread64 (fd: c_int, buffer: Buffer, len: usize, offset: i64) -> isize, buffer for len as u64;
+    pread64 SYS_pread64 (fd: c_int, buffer: Buffer, len: usize, offset: i64) -> isize, buffer for len as u64;
+    pwrite SYS_pwrite64 (fd: c_int, buffer: Buffer, len: usize, offset: i64) -> isize, buffer for len as u64;
+    pwrite64 SYS_pwrite64 (fd: c_int, buffer: Buffer, len: usize, offset: i64) -> isize, buffer for len as u64;
+    recv SYS_recvfrom (fd: c_int, buffer: Buffer, len: usize, flags: c_int) -> isize, buffer for len as u64;
+    send SYS_sendto (fd: c_int, buffer: Buffer, len: usize, flags: c_int) -> isize, buffer for len as u64;
+    epoll_wait SYS_epoll_wait (fd: c_int, events: Buffer, max: c_int, timeout: c_int) -> c_int,
+        events for max.max(0) as u64 * EPOLL_EVENT_LEN;
+    poll SYS_poll (fds: Buffer, count: libc::nfds_t, timeout: c_int) -> c_int, fds for count.saturating_mul(POLLFD_LEN);
+}
+
+const EPOLL_EVENT_LEN: u64 = size_of::<libc::epoll_event>() as u64;
+const POLLFD_LEN: u64 = size_of::<libc::pollfd>() as u64;
 
 macro_rules! vector {
     ($($name:ident $nr:ident ($($arg:ident : $ty:ty = $slot:literal),*);)*) => {$(

@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 pub mod pieces;
+pub mod present;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

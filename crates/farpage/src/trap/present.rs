@@ -1,0 +1,66 @@
+//! Buffers that are in RAM: a call on one needs no handler, only that the pages stay.
+//!
+//! Nothing here faults anything in, so it fits on whatever stack the program calls from.
+
+use core::sync::atomic::Ordering;
+
+use farpage_core::page_state::Kind;
+
+use super::managed_part;
+use crate::cow;
+use crate::fault;
+use crate::mm::{Mm, mm};
+use crate::pool::flag;
+
+/// Pages pinned this way. A longer buffer is brought in and pinned by the handler.
+const PAGES_MAX: u64 = 64;
+
+/// Pages that stay resident until this is dropped.
+pub struct Held {
+    lo: u64,
+    hi: u64,
+}
+
+/// Keeps a buffer where it is; `None`: it is not wholly in RAM, or none of it is managed, or the kernel is free to fault it in.
+#[must_use]
+pub fn hold(addr: u64, len: u64) -> Option<Held> {
+    let mm = mm();
+    let (lo, hi) = managed_part(addr, len)?;
+    if hi - lo > PAGES_MAX || !mm.is_active() || mm.header().has(flag::THREAD_DELIVERY) {
+        return None;
+    }
+    let mut held = Held { lo, hi: lo };
+    while held.hi < hi {
+        if !pin(mm, held.hi) {
+            return None;
+        }
+        held.hi += 1;
+    }
+    Some(held)
+}
+
+/// A pin on a page that is resident and may be written; false: it is not, or somebody has it locked.
+fn pin(mm: &Mm, page: u64) -> bool {
+    let seen = mm.load(page);
+    if seen.is_locked() || seen.kind() != Kind::Resident {
+        return false;
+    }
+    let pinned = seen.with_pins(seen.pins().saturating_add(1));
+    let word = mm.word(page);
+    let done = word.compare_exchange(seen.raw(), pinned.raw(), Ordering::SeqCst, Ordering::Relaxed);
+    if done.is_err() {
+        return false;
+    }
+    // A fork marks its windows first and looks for pins after that: one of the two is seen.
+    if cow::is_protected(mm, page) {
+        fault::unpin(mm, page);
+        return false;
+    }
+    true
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        (self.lo..self.hi).for_each(|page| fault::unpin(mm(), page));
+    }
+}
