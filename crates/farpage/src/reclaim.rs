@@ -105,10 +105,10 @@ fn evict_windows(mm: &Mm, pages: u64, measured: Option<&Who>) -> u64 {
     let most = thread::spare(mm).clamp(1, WRITE_MAX as i64) as u64;
     let mut moved = 0;
     while moved < pages.min(most) {
-        let start = measured.map(|_| sys::now_ns());
+        let start = measured.map(|_| sys::thread_ns());
         let more = evict_window(mm);
         if let (Some(who), Some(start)) = (measured, start) {
-            who.note_moved(sys::now_ns() - start, more);
+            who.note_moved(sys::thread_ns() - start, more);
         }
         moved += more;
         if measured.is_none() {

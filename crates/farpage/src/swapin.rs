@@ -59,7 +59,9 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
     prefetch::ask(mm, &ahead);
     let at = batch.place_of(Some(page)).trailing_zeros() as usize;
     if tiers::block_of(mm, seen.slot()).is_some() {
-        mm.prefetcher.note_waiting(sys::now_ns());
+        let now = sys::now_ns();
+        mm.prefetcher.note_waiting(now);
+        mm.who.note_file(now);
     }
     let (source, loaded) = match batch.load(mm, at, context) {
         Ok(loaded) => loaded,
@@ -92,7 +94,11 @@ pub fn bring(mm: &Mm, lists: &mut Lists, aio: Option<&mut Aio>) {
     let mut batch = Batch::lock(mm, lists, None);
     if batch.locked != 0 {
         kill_point!("prefetch-locked");
-        mm.who.note_early(u64::from(batch.locked.count_ones()));
+        let from_files = lies_in(mm, batch.slots, batch.locked).count() as u64;
+        mm.who.note_early(from_files);
+        if from_files > 0 {
+            mm.who.note_file(sys::now_ns());
+        }
         let mut context = mm.context();
         if let Some(aio) = aio {
             batch.bring_at_once(mm, &mut context, aio);

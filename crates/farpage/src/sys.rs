@@ -172,12 +172,21 @@ pub fn move_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
 
 /// Monotonic time in nanoseconds (vDSO; safe in signal handlers).
 pub fn now_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// What this thread has run so far, in nanoseconds (a system call).
+pub fn thread_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock_ns(clock: i32) -> u64 {
     let mut ts = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: a valid timespec; clock_gettime is async-signal-safe and not interposed.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    unsafe { libc::clock_gettime(clock, &mut ts) };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 

@@ -60,9 +60,11 @@ pub struct Who {
     cost: Mean,
     /// Pages written to files of those stored, in parts of [`WRITTEN_PART`].
     written: Mean,
-    /// Pages that came before their touch of those that came, in halves.
+    /// Pages that came from files before their touch, of those that came, in halves.
     early: Mean,
     by_faults: AtomicBool,
+    /// When a page last came from a file.
+    filed_ns: AtomicU64,
     /// When a fault last made room, or was first told to.
     active_ns: AtomicU64,
 }
@@ -81,6 +83,7 @@ impl Who {
             written: Mean::new(),
             early: Mean::new(),
             by_faults: AtomicBool::new(false),
+            filed_ns: AtomicU64::new(0),
             active_ns: AtomicU64::new(0),
         }
     }
@@ -89,6 +92,18 @@ impl Who {
     #[inline]
     pub fn is_by_faults(&self) -> bool {
         self.by_faults.load(Ordering::Relaxed)
+    }
+
+    /// Whether faults had better bring in by themselves what they expect to be touched next, too: a helper on another CPU would make each
+    /// flush of theirs an interrupt again. What comes from files is waited for, and is the helpers'.
+    #[inline]
+    pub fn is_alone(&self, now: u64) -> bool {
+        self.is_by_faults() && now.saturating_sub(self.filed_ns.load(Ordering::Relaxed)) > IDLE_NS
+    }
+
+    /// A page comes from a file at `now`.
+    pub fn note_file(&self, now: u64) {
+        self.filed_ns.store(now, Ordering::Relaxed);
     }
 
     /// A fault has begun to make room at `now`.
@@ -112,14 +127,14 @@ impl Who {
         self.early.add(0, 1);
     }
 
-    /// The prefetch threads brought in `pages`.
+    /// The prefetch threads brought in `pages` from files.
     pub fn note_early(&self, pages: u64) {
         self.early.add(2 * pages, pages);
     }
 
     /// The reclaimer's look at it, each time it wakes.
     pub fn decide(&self, now: u64) -> bool {
-        // Where pages come before their touch, threads that make room would keep the program waiting for the next ones.
+        // Where reads come before their touch, threads that make room would keep the program waiting for the next ones.
         let is_dear = self.cost.exceeds(DEAR_NS) && !self.written.exceeds(1) && !self.early.exceeds(1);
         let was = self.is_by_faults();
         let idle = now.saturating_sub(self.active_ns.load(Ordering::Relaxed)) > IDLE_NS;
@@ -180,6 +195,16 @@ mod tests {
             !who.decide(3 * TICK_NS + IDLE_NS),
             "not before it has measured again"
         );
+    }
+
+    #[test]
+    fn helpers_read_files_ahead_and_leave_compressed_pages_to_the_faults() {
+        let who = after_moving(2 * DEAR_NS);
+        assert!(!who.is_alone(TICK_NS), "the reclaimer makes room still");
+        assert!(who.decide(TICK_NS) && who.is_alone(TICK_NS + IDLE_NS));
+        who.note_file(TICK_NS + IDLE_NS);
+        assert!(!who.is_alone(TICK_NS + 2 * IDLE_NS));
+        assert!(who.is_alone(2 * TICK_NS + 2 * IDLE_NS));
     }
 
     #[test]
