@@ -350,6 +350,20 @@ pub fn pin_present(mm: &Mm, page: u64) -> bool {
     present
 }
 
+/// The same without waiting for anything: only a page that is resident and may be written, whose word nobody else changes now.
+pub fn pin_now(mm: &Mm, page: u64) -> bool {
+    let seen = mm.load(page);
+    if seen.is_locked() || seen.kind() != Kind::Resident || !replace_pins(mm, page, seen, pin_more) {
+        return false;
+    }
+    // A fork marks its windows first and looks for pins after that: one of the two is seen.
+    let may_write = !cow::is_protected(mm, page);
+    if !may_write {
+        unpin(mm, page);
+    }
+    may_write
+}
+
 /// Makes `page` resident until it is unmapped, in forked children too.
 pub fn pin_for_good(mm: &Mm, page: u64) {
     if pin(mm, page) {
@@ -364,7 +378,7 @@ pub fn set_pins(mm: &Mm, page: u64, pins: u16) {
 
 /// A pin alone, on a page that is there: one of a process that is becoming active and has swapped nothing yet.
 pub fn add_pin(mm: &Mm, page: u64) {
-    change_pins(mm, page, |pins| pins.saturating_add(1));
+    change_pins(mm, page, pin_more);
 }
 
 /// Undoes one [`pin`]. A count at its maximum stays there: the page stays resident for good.
@@ -378,21 +392,26 @@ pub fn unpin(mm: &Mm, page: u64) {
     });
 }
 
+fn pin_more(pins: u16) -> u16 {
+    pins.saturating_add(1)
+}
+
 fn change_pins(mm: &Mm, page: u64, change: impl Fn(u16) -> u16) {
     debug_assert!(page < MANAGED_PAGES);
     loop {
         let seen = mm.load(page);
         if seen.is_locked() {
             mm.wait_unlocked(page);
-            continue;
-        }
-        let then = seen.with_pins(change(seen.pins()));
-        if mm
-            .word(page)
-            .compare_exchange(seen.raw(), then.raw(), Ordering::SeqCst, Ordering::Relaxed)
-            .is_ok()
-        {
+        } else if replace_pins(mm, page, seen, &change) {
             return;
         }
     }
+}
+
+/// Changes the pins of a page whose word is still as `seen`; false: it is not.
+fn replace_pins(mm: &Mm, page: u64, seen: PageState, change: impl Fn(u16) -> u16) -> bool {
+    let then = seen.with_pins(change(seen.pins()));
+    let word = mm.word(page);
+    word.compare_exchange(seen.raw(), then.raw(), Ordering::SeqCst, Ordering::Relaxed)
+        .is_ok()
 }

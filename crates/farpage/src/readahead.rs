@@ -11,6 +11,7 @@ use farpage_core::readahead::{
 };
 
 use crate::mm::Mm;
+use crate::swapin::NOW_MAX;
 use crate::sys;
 use crate::tiers;
 
@@ -18,8 +19,6 @@ use crate::tiers;
 const REGION_WORDS: usize = 256;
 /// A window is at most this part of the limit.
 const LIMIT_SHARE: i64 = 64;
-/// Longest window where faults bring in all of it by themselves, in pages: as many as a fault looks at once.
-const ALONE_MAX: u32 = 32;
 /// One page of so many that are mapped ahead of their touch waits in a frame instead, to be counted.
 pub const SAMPLE_ONE_IN: u32 = 64;
 
@@ -90,12 +89,7 @@ pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
             first: 0,
             end: mm.header().area[usize::from(area)].blocks.load(Ordering::Relaxed),
         });
-    let mut fault = describe(mm, touch, place);
-    if mm.who.is_alone(sys::now_ns()) {
-        fault.window_max = fault.window_max.min(ALONE_MAX);
-        fault.budget = fault.budget.min(ALONE_MAX);
-    }
-    let window = policy.miss(&fault, &own.memory());
+    let window = policy.miss(&describe(mm, touch, place), &own.memory());
     mm.header().windows.add(window.len);
     window
 }
@@ -103,7 +97,7 @@ pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
 /// Notes a touch of a page that waited in a frame (`marked`: since readahead brought it); perhaps a window to fetch ahead.
 pub fn hit(mm: &Mm, touch: Touch, marked: bool) -> Option<Window> {
     let policy = policy(mm);
-    if policy == Policy::None || mm.who.is_alone(sys::now_ns()) {
+    if policy == Policy::None || mm.who.is_alone(sys::now_ns) {
         return None;
     }
     let window = policy.hit(&describe(mm, touch, None), &mm.readahead.memory(), marked)?;
@@ -121,8 +115,12 @@ fn describe(mm: &Mm, Touch { page, offset }: Touch, slot: Option<Slot>) -> Fault
             start: page,
             end: page + 1,
         });
-    let most =
-        (mm.header().limit.load(Ordering::Relaxed) / LIMIT_SHARE).clamp(1, i64::from(WINDOW_MAX)) as u32;
+    let longest = if mm.who.is_alone(sys::now_ns) {
+        NOW_MAX as u32
+    } else {
+        WINDOW_MAX
+    };
+    let most = (mm.header().limit.load(Ordering::Relaxed) / LIMIT_SHARE).clamp(1, i64::from(longest)) as u32;
     Fault {
         page,
         offset,

@@ -27,7 +27,7 @@ use crate::sys;
 use crate::tiers::{self, Blocks, LoadError};
 
 /// Of how many next pages of a window a fault looks for those to bring in with the missed one: more would let it wait.
-const NOW_MAX: usize = 32;
+pub const NOW_MAX: usize = 32;
 /// How many pages wait for each other to be installed by one call: more would let a touch of the first of them wait.
 const TOGETHER: u32 = 16;
 

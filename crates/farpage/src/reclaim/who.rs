@@ -94,11 +94,11 @@ impl Who {
         self.by_faults.load(Ordering::Relaxed)
     }
 
-    /// Whether faults had better bring in by themselves what they expect to be touched next, too: a helper on another CPU would make each
-    /// flush of theirs an interrupt again. What comes from files is waited for, and is the helpers'.
+    /// Whether faults had better bring in by themselves what they expect to be touched next, too: a helper on another CPU
+    /// would make each flush of theirs an interrupt again. What comes from files is waited for, and is the helpers'.
     #[inline]
-    pub fn is_alone(&self, now: u64) -> bool {
-        self.is_by_faults() && now.saturating_sub(self.filed_ns.load(Ordering::Relaxed)) > IDLE_NS
+    pub fn is_alone(&self, now: impl FnOnce() -> u64) -> bool {
+        self.is_by_faults() && now().saturating_sub(self.filed_ns.load(Ordering::Relaxed)) > IDLE_NS
     }
 
     /// A page comes from a file at `now`.
@@ -200,11 +200,11 @@ mod tests {
     #[test]
     fn helpers_read_files_ahead_and_leave_compressed_pages_to_the_faults() {
         let who = after_moving(2 * DEAR_NS);
-        assert!(!who.is_alone(TICK_NS), "the reclaimer makes room still");
-        assert!(who.decide(TICK_NS) && who.is_alone(TICK_NS + IDLE_NS));
+        assert!(!who.is_alone(|| TICK_NS), "the reclaimer makes room still");
+        assert!(who.decide(TICK_NS) && who.is_alone(|| TICK_NS + IDLE_NS));
         who.note_file(TICK_NS + IDLE_NS);
-        assert!(!who.is_alone(TICK_NS + 2 * IDLE_NS));
-        assert!(who.is_alone(2 * TICK_NS + 2 * IDLE_NS));
+        assert!(!who.is_alone(|| TICK_NS + 2 * IDLE_NS));
+        assert!(who.is_alone(|| 2 * TICK_NS + 2 * IDLE_NS));
     }
 
     #[test]

@@ -2,14 +2,9 @@
 //!
 //! Nothing here faults anything in, so it fits on whatever stack the program calls from.
 
-use core::sync::atomic::Ordering;
-
-use farpage_core::page_state::Kind;
-
 use super::managed_part;
-use crate::cow;
 use crate::fault;
-use crate::mm::{Mm, mm};
+use crate::mm::mm;
 use crate::pool::flag;
 
 /// Pages pinned this way. A longer buffer is brought in and pinned by the handler.
@@ -31,32 +26,12 @@ pub fn hold(addr: u64, len: u64) -> Option<Held> {
     }
     let mut held = Held { lo, hi: lo };
     while held.hi < hi {
-        if !pin(mm, held.hi) {
+        if !fault::pin_now(mm, held.hi) {
             return None;
         }
         held.hi += 1;
     }
     Some(held)
-}
-
-/// A pin on a page that is resident and may be written; false: it is not, or somebody has it locked.
-fn pin(mm: &Mm, page: u64) -> bool {
-    let seen = mm.load(page);
-    if seen.is_locked() || seen.kind() != Kind::Resident {
-        return false;
-    }
-    let pinned = seen.with_pins(seen.pins().saturating_add(1));
-    let word = mm.word(page);
-    let done = word.compare_exchange(seen.raw(), pinned.raw(), Ordering::SeqCst, Ordering::Relaxed);
-    if done.is_err() {
-        return false;
-    }
-    // A fork marks its windows first and looks for pins after that: one of the two is seen.
-    if cow::is_protected(mm, page) {
-        fault::unpin(mm, page);
-        return false;
-    }
-    true
 }
 
 impl Drop for Held {
