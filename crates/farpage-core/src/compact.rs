@@ -59,7 +59,7 @@ mod models {
     use super::*;
     use crate::slots::fixture::Memory;
     use crate::slots::models::{DEVICES, explore_within};
-    use crate::sync::{AtomicU32, AtomicU64, Ordering};
+    use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
     use crate::zpool::{OBJECT_MAX, ZPAGE_BYTES, ZpoolHints};
 
     const SUPERVISOR: u16 = 9;
@@ -128,6 +128,8 @@ mod models {
         fn free(&self, handle: Handle, owner: u16) {
             if let Some(zpage) = self.zpool().free(handle, owner).unwrap() {
                 let words = ZPAGE_BYTES / 4;
+                // A system call does it.
+                fence(Ordering::Release);
                 for word in &self.data[zpage * words..][..words] {
                     word.store(0, Ordering::Relaxed);
                 }
@@ -185,6 +187,30 @@ mod models {
             pool.compact(object);
             at_work.join().unwrap();
             pool.check(&there(&pool));
+        });
+    }
+
+    /// The object that was read is moved, and another page goes out to where it was: what was read is the slot's content, or known
+    /// not to be.
+    #[test]
+    fn a_read_against_a_move_and_the_next_object() {
+        explore_within(2, || {
+            let pool = Pool::new();
+            pool.put(pool.slots[1], 1);
+            let slot = pool.slots[2];
+            let object = (pool.handle(slot), slot);
+            let other = Arc::clone(&pool);
+            let at_work = thread::spawn(move || {
+                other.compact(object);
+                other.store(2);
+            });
+            let seen = pool.memory.table().load(slot);
+            if let Some(Backing::Compressed(handle)) = seen.backing() {
+                let read = || pool.word(handle, CONTENT).load(Ordering::Relaxed);
+                let found = pool.memory.table().read_behind(slot, seen, read);
+                assert!(found.is_none_or(|found| found == slot), "{found:?} for {slot}");
+            }
+            at_work.join().unwrap();
         });
     }
 

@@ -44,7 +44,7 @@
 
 use core::fmt;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 use crate::zpool::Handle;
 
 /// The most references a slot can have.
@@ -291,6 +291,15 @@ impl<'a> SwapTable<'a> {
     pub fn load(&self, slot: u32) -> SlotWord {
         self.word(slot)
             .map_or(SlotWord::OUTSIDE, |word| SlotWord(word.load(Ordering::Acquire)))
+    }
+
+    /// What `read` found behind a slot whose word was `seen`, for a caller that holds a reference to it or its cluster. None: the
+    /// content has moved meanwhile, and where it was may lie another slot's by now, checksum and all.
+    pub fn read_behind<T>(&self, slot: u32, seen: SlotWord, read: impl FnOnce() -> T) -> Option<T> {
+        let found = read();
+        // With the one in the zpool's `claim`: who has read of the next content sees that the slot names it no more.
+        fence(Ordering::Acquire);
+        self.load(slot).same_backing(seen).then_some(found)
     }
 
     /// One more reference, for a caller that holds one already.

@@ -5,9 +5,9 @@
 //! lock of any kind, because its holder may die or be interrupted.
 
 #[cfg(not(all(test, loom)))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(all(test, loom))]
-pub use modelled::{AtomicU32, AtomicU64, Ordering};
+pub use modelled::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// loom's atomics, and with them its blind spot: of the accesses to a word it remembers the last one only, so a thread's own
 /// load hides that of another from the change it makes next, and "A looks after B's change" is never run (loom's issues 166
@@ -17,8 +17,8 @@ pub use modelled::{AtomicU32, AtomicU64, Ordering};
 mod modelled {
     use core::ops::Deref;
 
-    pub use loom::sync::atomic::Ordering;
     use loom::sync::atomic::{self, AtomicBool};
+    pub use loom::sync::atomic::{Ordering, fence};
 
     macro_rules! atomic {
         ($name:ident, $value:ty) => {

@@ -42,7 +42,7 @@
 
 use crate::kill_point;
 use crate::swap_table::Impossible;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes in a zpage.
 pub const ZPAGE_BYTES: usize = if cfg!(all(test, loom)) { 64 } else { 32768 };
@@ -312,6 +312,8 @@ impl<'a> Zpool<'a> {
                         .is_ok()
                 {
                     kill_point!("zpool-claimed");
+                    // Before what the caller writes: see `SwapTable::read_behind`.
+                    fence(Ordering::Release);
                     return Some(handle);
                 }
             }

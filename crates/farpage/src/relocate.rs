@@ -142,10 +142,11 @@ impl Batch {
                 Some(Backing::Device { .. }) if self.state(at) == State::Locked => {
                     at = self.read_from(mm, at, count_windows);
                 }
-                Some(Backing::Compressed(handle)) if self.state(at) == State::Locked => {
+                Some(Backing::Compressed(_)) if self.state(at) == State::Locked => {
                     let Context { out, .. } = context;
                     let page = &mut self.content[at];
-                    if tiers::unpack(mm.pool(), self.slots[at], handle, out, page).is_some() {
+                    let seen = SlotWord(self.seen[at]);
+                    if tiers::unpack(mm.pool(), self.slots[at], seen, out, page).is_some() {
                         self.set(at, State::Loaded);
                     } else {
                         self.not_loaded(mm, at);

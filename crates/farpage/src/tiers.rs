@@ -18,7 +18,7 @@ use farpage_core::devices::{self, SHUT_FAILED};
 use farpage_core::planes::{self, Form, Page};
 use farpage_core::slots::Slots;
 use farpage_core::stats::{Counter, Source};
-use farpage_core::swap_table::{Backing, Impossible};
+use farpage_core::swap_table::{Backing, Impossible, SlotWord};
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::{HEADER_BYTES, Handle};
 
@@ -50,7 +50,7 @@ pub fn load(mm: &Mm, slot: u32, context: &mut Context, at: usize) -> Result<Sour
             continue;
         }
         let result = match word.backing() {
-            Some(Backing::Compressed(handle)) => load_compressed(mm, slot, handle, context, at),
+            Some(Backing::Compressed(_)) => load_compressed(mm, slot, word, context, at),
             Some(Backing::Device { .. }) => match place_of(mm.pool(), slot) {
                 Some(place) => load_blocks(mm, &Blocks::one(place, slot, at), context),
                 None => Err(LoadError::Impossible { slot }),
@@ -71,12 +71,12 @@ pub fn load(mm: &Mm, slot: u32, context: &mut Context, at: usize) -> Result<Sour
 fn load_compressed(
     mm: &Mm,
     slot: u32,
-    handle: Handle,
+    seen: SlotWord,
     context: &mut Context,
     to: usize,
 ) -> Result<Source, LoadError> {
     let Context { bounce, out, .. } = context;
-    if unpack(mm.pool(), slot, handle, out, &mut bounce[to]).is_none() {
+    if unpack(mm.pool(), slot, seen, out, &mut bounce[to]).is_none() {
         return Err(LoadError::Corrupt { slot });
     }
     mm.header().count(Counter::Zswpin, 1);
@@ -84,9 +84,24 @@ fn load_compressed(
     Ok(Source::Compressed)
 }
 
-/// Decompresses an object into `page`, by way of `copy`; its checksum, which has been found right. None if it is not that of
-/// `slot`, or damaged.
+/// Decompresses the object that the slot's word `seen` names into `page`, by way of `copy`; its checksum, which has been found
+/// right. None if it is damaged, or was moved meanwhile: a reader that was held up between two words of the header once got
+/// the next object's content, another program's page. The caller holds a reference to the slot, or its cluster.
 pub fn unpack(
+    pool: &Pool,
+    slot: u32,
+    seen: SlotWord,
+    copy: &mut [u8; 2 * PAGE_SIZE],
+    page: &mut [u8; PAGE_SIZE],
+) -> Option<u32> {
+    let Some(Backing::Compressed(handle)) = seen.backing() else {
+        return None;
+    };
+    let table = pool.swap_table();
+    table.read_behind(slot, seen, || unpack_object(pool, slot, handle, copy, page))?
+}
+
+fn unpack_object(
     pool: &Pool,
     slot: u32,
     handle: Handle,

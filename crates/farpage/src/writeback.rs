@@ -118,10 +118,7 @@ fn gather(
     let mut count = 0;
     for ((slot, to), page) in slots.zip(seen).zip(bounce) {
         let word = table.load(slot);
-        let Some(Backing::Compressed(handle)) = word.backing() else {
-            break;
-        };
-        let Some(crc) = tiers::unpack(mm.pool(), slot, handle, out, page) else {
+        let Some(crc) = tiers::unpack(mm.pool(), slot, word, out, page) else {
             break;
         };
         *to = (word, crc);

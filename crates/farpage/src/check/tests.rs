@@ -2,8 +2,10 @@ use super::*;
 use crate::cleanup;
 use crate::pool::{Geometry, STATES_LEN};
 use crate::tier_files;
+use crate::tiers;
 use farpage_core::page_state::PageState;
 use farpage_core::slots::Request;
+use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::{Handle, ZpoolHints};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -417,4 +419,40 @@ fn compaction_moves_objects_and_their_slots() {
 
 fn zpool_objects(bytes: usize) -> usize {
     farpage_core::zpool::class_objects(farpage_core::zpool::class_of(bytes).unwrap())
+}
+
+/// A reader was held up when it had found whose object it reads. When it went on the object had moved, and where it was lay the
+/// next one: whole, with its own checksum. So a page of one process once got the content of another's. What was read counts only
+/// if the slot still names the object afterwards.
+#[test]
+fn a_read_that_was_held_up_while_its_object_moved() {
+    let tree = Tree::new();
+    let (pool, table, zpool) = (&tree.pool, tree.pool.swap_table(), tree.pool.zpool());
+    let (mine, page) = (tree.take(ALIVE, 1), [7u8; PAGE_SIZE]);
+    let write = |owner: u32, handle: Handle, page: &[u8; PAGE_SIZE]| {
+        let mut packed = [0; 2 * PAGE_SIZE];
+        let length = lz4_flex::block::compress_into(page, &mut packed).unwrap();
+        let header = [owner, length as u32, crc32c::crc32c(page), 0];
+        let bytes = header
+            .into_iter()
+            .flat_map(u32::to_le_bytes)
+            .chain(packed.into_iter().take(length));
+        let at = pool.layout().zdata + zpool.offset(handle) as u64;
+        tree.file.write_all_at(&bytes.collect::<Vec<_>>(), at).unwrap();
+    };
+    let old = tree.object(mine);
+    write(mine, old, &page);
+    tree.fill(ALIVE, 0, mine, Backing::Compressed(old));
+    let read = |seen: SlotWord| {
+        let (mut copy, mut page) = ([0; 2 * PAGE_SIZE], [0; PAGE_SIZE]);
+        tiers::unpack(pool, mine, seen, &mut copy, &mut page).map(|_| page)
+    };
+    let seen = table.load(mine);
+    assert_eq!(read(seen), Some(page));
+    let new = tree.object(mine);
+    write(mine, new, &page);
+    assert!(table.relocated(mine, seen, new));
+    write(mine, old, &[8; PAGE_SIZE]);
+    assert_eq!(read(seen), None, "another one's page");
+    assert_eq!(read(table.load(mine)), Some(page));
 }
