@@ -9,7 +9,8 @@
 //! 1. no slot gains a reference and no name of a slot changes its place meanwhile (`moves`), so of a slot that was backed
 //!    before the page states were read, the pages found to name it are all there are, or more; 2. its word was the same
 //!    before that and after every process was seen with no put under way: a put that was under way at the start, or begun
-//!    since, would have ended between and changed the word. What the slot counts above what was found is then nobody's, and
+//!    since, would have ended between and changed the word; 3. its cluster was locked meanwhile, so that a slot that was put is
+//!    not in another life that looks like this one. What the slot counts above what was found is then nobody's, and
 //!    stays nobody's: it can be put at any time.
 //!
 //! A slot whose content was moved to another one (`swapoff`) names that, as a page would: the name appears in a step of `moves`
@@ -27,6 +28,7 @@ use std::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::page_state::{Kind, PageState};
+use farpage_core::slots::{Locked, Slots};
 use farpage_core::swap_table::{Backing, SlotWord};
 
 use crate::cleanup::next_data;
@@ -45,6 +47,8 @@ const PATIENCE: usize = 1000;
 const BUFFER_BYTES: usize = 1 << 18;
 /// Counts of the slots that are in doubt, in one go.
 const ROUNDS: usize = 8;
+/// Most clusters locked at a time.
+const LOCKED_MAX: usize = 8;
 
 /// References found by cluster and place in it.
 pub type References = HashMap<u32, Box<[u16; CLUSTER_SLOTS]>>;
@@ -195,40 +199,106 @@ fn put_lost(pool: &Pool, pool_fd: i32) -> bool {
     let Ok((found, _)) = references(pool, pool_fd) else {
         return false;
     };
-    let table = pool.swap_table();
     let mut suspects: Vec<u32> = used_slots(pool)
         .filter(|slot| held(&counted, *slot) > held(&found, *slot))
         .collect();
     drop((counted, found));
     // Beside busy processes most suspects are slots that were left meanwhile. What is lost is among the suspects from the first
     // round on, so only those whose word changed are looked at again.
+    let mut lost = Vec::new();
     for _ in 0..ROUNDS {
-        let words: Vec<(u32, SlotWord)> = suspects
-            .iter()
-            .map(|slot| (*slot, table.load(*slot)))
-            .filter(|(_, word)| word.count() > 0)
-            .collect();
-        if words.is_empty() {
-            return all_idle(entries, |entry| &entry.moves) == before;
+        if suspects.is_empty() {
+            break;
         }
-        let Ok((found, _)) = references(pool, pool_fd) else {
+        let Some(seen) = examine(pool, pool_fd, &suspects, &before) else {
             return false;
         };
-        if !each_idle_once(entries, |entry| &entry.puts) || someone_cleans(entries) {
-            return false;
-        }
-        let (sure, unsure): (Vec<_>, Vec<_>) = words
-            .into_iter()
-            .partition(|(slot, word)| table.load(*slot) == *word);
-        if all_idle(entries, |entry| &entry.moves) != before {
-            return false;
-        }
-        for (slot, word) in sure {
-            (held(&found, slot)..word.count()).for_each(|_| puts::put_for(pool, slot, SUPERVISOR));
-        }
-        suspects = unsure.into_iter().map(|(slot, _)| slot).collect();
+        lost.extend(seen.lost.into_iter().map(|(slot, _)| slot));
+        suspects = seen.unsure;
     }
-    suspects.is_empty()
+    let all_put = put_locked(pool, pool_fd, &mut lost, &before);
+    all_put && suspects.is_empty() && all_idle(entries, |entry| &entry.moves) == before
+}
+
+/// What a count found of some slots.
+struct Examined {
+    /// Those that count more references than are named, and how many more.
+    lost: Vec<(u32, u16)>,
+    /// Those whose word changed meanwhile.
+    unsure: Vec<u32>,
+}
+
+/// Counts what names some slots, with no move since `before`. None: that can't be told now.
+fn examine(pool: &Pool, pool_fd: i32, suspects: &[u32], before: &Option<Vec<u64>>) -> Option<Examined> {
+    let (table, entries) = (pool.swap_table(), pool.processes());
+    let words = suspects.iter().map(|slot| (*slot, table.load(*slot)));
+    let words: Vec<(u32, SlotWord)> = words.filter(|(_, word)| word.count() > 0).collect();
+    let (found, _) = references(pool, pool_fd).ok()?;
+    if !each_idle_once(entries, |entry| &entry.puts) || someone_cleans(entries) {
+        return None;
+    }
+    let (sure, unsure): (Vec<_>, Vec<_>) = words
+        .into_iter()
+        .partition(|(slot, word)| table.load(*slot) == *word);
+    let lost = sure
+        .into_iter()
+        .map(|(slot, word)| (slot, word.count().saturating_sub(held(&found, slot))));
+    (all_idle(entries, |entry| &entry.moves) == *before).then(|| Examined {
+        lost: lost.filter(|(_, more)| *more > 0).collect(),
+        unsure: unsure.into_iter().map(|(slot, _)| slot).collect(),
+    })
+}
+
+/// Counts again what names these slots, this time with their clusters locked, and puts what nobody holds: so that none is freed,
+/// taken and filled again between two looks at its word and, with the few bits of its generation, looks as before. False: some
+/// of it was put off.
+fn put_locked(pool: &Pool, pool_fd: i32, lost: &mut [u32], before: &Option<Vec<u64>>) -> bool {
+    let entries = pool.processes();
+    let same_cluster = |a: &u32, b: &u32| split(*a).0 == split(*b).0;
+    lost.sort_unstable();
+    let clusters: Vec<&[u32]> = lost.chunk_by(same_cluster).collect();
+    let mut all_put = clusters.len() <= ROUNDS * LOCKED_MAX;
+    for clusters in clusters.chunks(LOCKED_MAX).take(ROUNDS) {
+        let held = Held::lock(pool, clusters.iter().map(|slots| split(slots[0]).0));
+        let is_held = |slot: &u32| held.clusters.iter().any(|c| c.cluster() == split(*slot).0);
+        let slots: Vec<u32> = clusters.concat().into_iter().filter(is_held).collect();
+        all_put &= held.clusters.len() == clusters.len();
+        // Slot caches hand slots out past the cluster's lock, but not without a put.
+        let cached = pool.header().slot_cache_floor.load(Ordering::Relaxed) != 0;
+        let puts = || cached.then(|| all_idle(entries, |entry| &entry.puts));
+        let begun = puts();
+        let seen = examine(pool, pool_fd, &slots, before);
+        let quiet = begun != Some(None) && puts() == begun;
+        all_put &= quiet && seen.as_ref().is_some_and(|seen| seen.unsure.is_empty());
+        for (slot, more) in seen.filter(|_| quiet).into_iter().flat_map(|seen| seen.lost) {
+            (0..more).for_each(|_| puts::put_for(pool, slot, SUPERVISOR));
+        }
+    }
+    all_put
+}
+
+/// Clusters locked by the supervisor, as long as this lives: nobody waits for one.
+struct Held<'a> {
+    view: Slots<'a, &'a Pool>,
+    clusters: Vec<Locked>,
+}
+
+impl<'a> Held<'a> {
+    fn lock(pool: &'a Pool, clusters: impl Iterator<Item = u32>) -> Held<'a> {
+        let view = pool.slots();
+        let clusters = clusters
+            .filter_map(|cluster| view.try_lock(cluster, SUPERVISOR))
+            .collect();
+        Held { view, clusters }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for cluster in self.clusters.drain(..) {
+            self.view.unlock_unchanged(cluster);
+        }
+    }
 }
 
 /// What each slot counts.

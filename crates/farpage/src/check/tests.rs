@@ -305,6 +305,11 @@ fn killed_before_a_put() {
     recount::mend(&tree.pool, tree.fd);
     assert_eq!(tree.look().lost, lost, "or of counting a child's reference");
     drop(forks);
+    let view = tree.pool.slots();
+    let cluster = view.try_lock(slot / CLUSTER_SLOTS as u32, ALIVE).unwrap();
+    recount::mend(&tree.pool, tree.fd);
+    assert_eq!(tree.look().lost, lost, "or of giving the slot its next life");
+    view.unlock_unchanged(cluster);
     recount::mend(&tree.pool, tree.fd);
     let look = tree.look();
     assert_eq!((look.lost, look.problems), (BTreeSet::new(), BTreeSet::new()));
