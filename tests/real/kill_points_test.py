@@ -3,6 +3,7 @@
 A tree runs in which all tiers, fork, exec and mappings are at work; each armed point kills one process, whichever of the
 tree's (but the command) passes it for the n-th time. The rest must go on with the right bytes to its end, and then the
 pool must agree with itself, with no reference lost: `farpage check`. A point that nobody passed is a failure too.
+And threads are held up there, as a busy machine does now and then, while the rest goes on.
 
 What it found, mended since:
 - a reference lost when a process died between a page's word and the put of its slot, and in fork and mremap between the
@@ -11,11 +12,14 @@ What it found, mended since:
   return), and a zpage counted as in use: counted again too;
 - a cluster taken off the queue of writeback by a process that died before it had locked it was never written back;
 - an entry whose cleaner (a new image after exec) died stayed half cleaned for ever, with all its slots;
-- a charge of the tree that no process had any more.
+- a charge of the tree that no process had any more;
+- a page with the content of another process's: its reader had been held up in the middle of a compressed object that was moved,
+  and read on where the next one lay.
 """
 
 import json
 import os
+import random
 import re
 import signal
 import time
@@ -23,7 +27,7 @@ import time
 from common import ROOT, check
 from context import last_words, test
 from huge_test import kernel_gives
-from semantics import program
+from semantics import failures, program
 import swapoff_test
 
 KILL_FARPAGE = ROOT / "target/kill/kill/farpage"
@@ -148,3 +152,19 @@ def kill_points(context):
     for count in LATER_PASSES if context.soak else ():
         for batch in batches:
             run_tree(context, {name: count for name in batch})
+
+
+# The point, and one pass in how many is a pause of how many microseconds.
+PAUSES = (("unpack-owner", 32, 3000), ("any", 256, 2000))
+
+
+@test("pauses", per_delivery=True)
+def pauses(context):
+    """Threads are held up between two instructions for longer than the others take to change everything around them."""
+    seconds = 180 if context.soak else 12
+    for name, one_in, microseconds in PAUSES:
+        # Pages of one value are small objects, which all lie in the same few zpages.
+        argv = [program("stress"), "--seconds", seconds, "--threads", 2, "--procs", 4, "--mb", 32, "--seed", random.randrange(1 << 30)]
+        env = {"FARPAGE_PAUSE_AT": f"{name}:{one_in}:{microseconds}"}
+        got = context.budget_run(8, argv, timeout_s=300 + 3 * seconds, extra=["--eager"], binary=KILL_FARPAGE, env=env, kernel_mib=8)
+        check(got.code == 0 and "ok stress" in got.out, f"{env}, {argv}: {failures(got)}")

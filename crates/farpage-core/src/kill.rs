@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 116] = [
+pub const POINTS: [&str; 117] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-stored",
@@ -25,6 +25,7 @@ pub const POINTS: [&str; 116] = [
     "zpool-emptying",
     "zpool-punched",
     "zpool-released",
+    "unpack-owner",
     // References of slots.
     "put-busy",
     "put-freed",

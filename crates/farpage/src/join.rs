@@ -35,9 +35,15 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     };
     let Some(pool) = Pool::attach(pool_fd) else { return };
     #[cfg(feature = "kill-points")]
-    // SAFETY: as promised by the caller.
-    if let Some(points) = unsafe { find(environment, crate::kill::ENV_KILL_AT) } {
-        crate::kill::arm(&pool, points);
+    {
+        // SAFETY: as promised by the caller.
+        let said = |name| unsafe { find(environment, name) };
+        if let Some(points) = said(crate::kill::ENV_KILL_AT) {
+            crate::kill::arm(&pool, points);
+        }
+        if let Some(pauses) = said(crate::kill::ENV_PAUSE_AT) {
+            crate::kill::arm_pauses(pauses);
+        }
     }
     let index = own_entry(&pool, pool_fd).unwrap_or(MAX_PROCESSES);
     if mm::init(pool, index as u32).is_err() {

@@ -4,6 +4,9 @@
 //! apart: whoever passes a point for the COUNT-th time sends itself SIGKILL, so each armed point kills one process and the
 //! tree goes on.
 //!
+//! `FARPAGE_PAUSE_AT=NAME:ONE_IN:MICROSECONDS` has threads sleep so long at one pass in so many of a point, or of `any`: what a
+//! busy machine does between two instructions now and then, often.
+//!
 //! # Safety
 //! Reads the environment block the loader passes to constructors; sends a signal to this process.
 #![allow(unsafe_code)]
@@ -18,6 +21,7 @@ use crate::pool::Pool;
 use crate::sys;
 
 pub const ENV_KILL_AT: &CStr = c"FARPAGE_KILL_AT";
+pub const ENV_PAUSE_AT: &CStr = c"FARPAGE_PAUSE_AT";
 /// The pass of each point that kills; 0: none.
 static AT: [AtomicU64; POINTS.len()] = [const { AtomicU64::new(0) }; POINTS.len()];
 /// The command itself, which stays alive.
@@ -41,6 +45,59 @@ pub fn arm(pool: &Pool, value: &str) {
     }
     let _ = POOL.set(*pool);
     set_hook(pass);
+}
+
+/// Where passes are pauses.
+struct Pauses {
+    /// None: at any point.
+    point: Option<usize>,
+    one_in: u64,
+    microseconds: u64,
+}
+
+static PAUSES: OnceLock<Pauses> = OnceLock::new();
+static PASSED: AtomicU64 = AtomicU64::new(0);
+
+/// Arms pauses.
+pub fn arm_pauses(value: &str) {
+    let mut words = value.split(':');
+    let name = words.next().unwrap_or_default();
+    let point = POINTS.iter().position(|point| *point == name);
+    let numbers = [(); 2].map(|()| words.next().and_then(|word| word.parse().ok()));
+    let ([Some(one_in), Some(microseconds)], true) = (numbers, point.is_some() || name == "any") else {
+        sys::die(&[
+            "farpage: FARPAGE_PAUSE_AT is not NAME:ONE_IN:MICROSECONDS: ",
+            value,
+        ]);
+    };
+    let _ = PAUSES.set(Pauses {
+        point,
+        one_in,
+        microseconds,
+    });
+    set_hook(pause);
+}
+
+fn pause(point: usize) {
+    let Some(pauses) = PAUSES
+        .get()
+        .filter(|pauses| pauses.point.is_none_or(|at| at == point))
+    else {
+        return;
+    };
+    // Spread over the points that are passed one after the other: Knuth's multiplicative hash.
+    let pass = PASSED
+        .fetch_add(1, Ordering::Relaxed)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        >> 32;
+    if pass.is_multiple_of(pauses.one_in) {
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: (pauses.microseconds * 1000) as i64,
+        };
+        // SAFETY: a timespec that outlives the call.
+        unsafe { sys::raw(libc::SYS_nanosleep, [&raw const time as u64, 0, 0, 0, 0, 0]) };
+    }
 }
 
 fn pass(point: usize) {

@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{self, SHUT_FAILED};
+use farpage_core::kill_point;
 use farpage_core::planes::{self, Form, Page};
 use farpage_core::slots::Slots;
 use farpage_core::stats::{Counter, Source};
@@ -114,8 +115,10 @@ fn unpack_object(
     // SAFETY: a handle from a slot word lies inside the zpool's data; u32 reads of shared memory, volatile.
     let (owner, length, crc, form) = unsafe {
         let words = at as *const u32;
+        let owner = words.read_volatile();
+        kill_point!("unpack-owner");
         (
-            words.read_volatile(),
+            owner,
             words.add(1).read_volatile() as usize,
             words.add(2).read_volatile(),
             words.add(3).read_volatile() as usize,
