@@ -24,7 +24,7 @@ import re
 import signal
 import time
 
-from common import ROOT, check
+from common import ROOT, Skip, check
 from context import last_words, test
 from huge_test import kernel_gives
 from semantics import failures, program
@@ -168,3 +168,15 @@ def pauses(context):
         env = {"FARPAGE_PAUSE_AT": f"{name}:{one_in}:{microseconds}"}
         got = context.budget_run(8, argv, timeout_s=300 + 3 * seconds, extra=["--eager"], binary=KILL_FARPAGE, env=env, kernel_mib=8)
         check(got.code == 0 and "ok stress" in got.out, f"{env}, {argv}: {failures(got)}")
+
+
+@test("held-pages", per_delivery=True)
+def held_pages(context):
+    """Pages that an io_uring's registered buffers hold among others that come and go. This build moves every window with gaps by
+    way of a scratch area, from which such pages must come back to their places."""
+    extra = ["--eager", "--allow-io-uring"]
+    got = context.budget_run(24, [program("held"), 64], timeout_s=240, extra=extra, binary=KILL_FARPAGE)
+    if "skip held" in got.out + got.err:
+        raise Skip("this kernel allows no io_uring")
+    check(got.code == 0 and "ok held" in got.out, failures(got))
+    check(got.stats["pgsteal_scattered"] > 0 and got.stats["pgreclaim_busy"] > 0, f"none was found held: {got.stats}")

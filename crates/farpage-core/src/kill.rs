@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 117] = [
+pub const POINTS: [&str; 118] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-stored",
@@ -45,6 +45,7 @@ pub const POINTS: [&str; 117] = [
     // A page goes: to a frame, to a tier.
     "evict-block",
     "evict-locked",
+    "evict-carried",
     "evict-moved",
     "evict-counted",
     "evict-worded",

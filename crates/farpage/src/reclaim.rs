@@ -30,10 +30,12 @@ use crate::thread;
 mod frames;
 mod page_out;
 mod room;
+mod scattered;
 mod who;
 pub use frames::{BLOCK, FIRST_PLACE, Frames};
 pub use page_out::page_out;
 pub use room::{Released, ensure_room};
+use scattered::{Run, Scattered};
 pub use who::Who;
 
 /// Most blocks stored together.
@@ -248,7 +250,14 @@ fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
             continue;
         }
         let len = u64::from((!(both >> at)).trailing_zeros()).min(BLOCK - at);
-        moved |= move_run(mm, base, block, at, len, victims);
+        let run = Run {
+            base,
+            block,
+            at,
+            len,
+            victims,
+        };
+        moved |= move_run(mm, &run);
         at += len;
     }
     kill_point!("evict-moved");
@@ -301,10 +310,29 @@ fn lock_holes(mm: &Mm, base: u64, victims: u64) -> u64 {
     holes
 }
 
-/// Moves `len` locked pages from place `at` of the window; returns the bits of what moved (holes included).
-fn move_run(mm: &Mm, base: u64, block: u64, at: u64, len: u64, victims: u64) -> u64 {
+/// Moves the locked pages of a run; the bits of what moved (gaps included).
+fn move_run(mm: &Mm, run: &Run) -> u64 {
+    if let Some(moved) = scattered::move_out(mm, run) {
+        return moved;
+    }
+    if !Scattered::is_of_interest(run) {
+        return move_stretches(mm, run);
+    }
+    let start = sys::thread_ns();
+    let moved = move_stretches(mm, run);
+    mm.frames.scattered.note(sys::thread_ns() - start, run);
+    moved
+}
+
+fn move_stretches(mm: &Mm, run: &Run) -> u64 {
+    let &Run {
+        base,
+        block,
+        mut at,
+        len,
+        victims,
+    } = run;
     let mut moved = 0u64;
-    let mut at = at;
     let end = at + len;
     let mut owned = false;
     while at < end {

@@ -4,6 +4,7 @@
 //! Addresses are pages whose words this thread has locked, or frames of a block it holds.
 #![allow(unsafe_code)]
 
+use crate::bits::mask;
 use crate::mm::{Mm, PAGE};
 use crate::sys;
 
@@ -48,7 +49,7 @@ pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
             [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0],
         )
     };
-    if copied != PAGE as i64 || writable(src) {
+    if copied != PAGE as i64 || is_writable(src) {
         return false;
     }
     if mm.uffd().copy(dst, to[0], PAGE).error.is_some() {
@@ -59,7 +60,67 @@ pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
 }
 
 /// Whether the program could write the page now: then a copy could miss a write.
-fn writable(addr: u64) -> bool {
+pub fn is_writable(addr: u64) -> bool {
     // SAFETY: POPULATE_WRITE of a present page changes no content; it fails with EFAULT in a read-only mapping.
     unsafe { sys::madvise(addr, PAGE, libc::MADV_POPULATE_WRITE) }.is_ok()
+}
+
+/// Carries the pages of a range to the scratch area at `to`; the mapping that they leave stays as it is. False: they are where
+/// they were, and the area may be unmapped.
+pub fn carry(from: u64, len: u64, to: u64) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    // SAFETY: the words of all pages in the range are locked; `to` is empty and this thread's own.
+    let carried = unsafe { sys::raw(libc::SYS_mremap, [from, len, len, flags as u64, to, 0]) };
+    carried == to as i64
+}
+
+/// Maps a scratch area anew, where it is gone; false if the place is somebody else's by now.
+pub fn map_scratch(addr: u64, len: u64) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: replaces nothing.
+    let mapped = unsafe { sys::mmap(addr, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    mapped.is_ok()
+}
+
+/// Carries a page that could not be moved back to its place, whose mapping thereby loses its registration, and gets it again.
+/// Nobody misses a fault meanwhile: the page is there.
+pub fn carry_back(mm: &Mm, from: u64, to: u64) {
+    if !carry(from, PAGE, to) || mm.register(to, PAGE).is_err() {
+        sys::die(&[
+            "farpage: a page in use by a device could not be put back in its place, so the program is stopped: \
+             the process has too many mappings, or the kernel no memory (see vm.max_map_count)",
+        ]);
+    }
+}
+
+/// Gives back the pages of the set bits, from `addr` on; false if that took more than one call, and more flushes than one.
+pub fn drop_each(addr: u64, pages: u64) -> bool {
+    /// The calling process, where a descriptor of a process is asked for (Linux 6.14; the flushes are one since 6.16).
+    const PIDFD_SELF_THREAD_GROUP: i64 = -10001;
+    let mut pieces = [[0u64; 2]; 32];
+    let (mut count, mut left, mut len) = (0, pages, 0);
+    while left != 0 {
+        let first = u64::from(left.trailing_zeros());
+        let run = u64::from((!(left >> first)).trailing_zeros()).min(64 - first);
+        pieces[count] = [addr + first * PAGE, run * PAGE];
+        (count, len) = (count + 1, len + run * PAGE);
+        left &= !(mask(run) << first);
+    }
+    let list = [pieces.as_ptr() as u64, count as u64];
+    let args = [
+        PIDFD_SELF_THREAD_GROUP as u64,
+        list[0],
+        list[1],
+        libc::MADV_DONTNEED as u64,
+        0,
+        0,
+    ];
+    // SAFETY: frames of a block that this thread holds, which no word names.
+    let dropped = unsafe { sys::raw(libc::SYS_process_madvise, args) };
+    if dropped != len as i64 {
+        pieces[..count]
+            .iter()
+            .for_each(|[addr, len]| drop_frames(*addr, *len));
+    }
+    dropped == len as i64
 }

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::Released;
+use super::scattered::Scattered;
 use crate::gate::Spin;
 use crate::huge_places::{HUGE_LEN, PLACES};
 use crate::mm::PAGE;
@@ -51,6 +52,7 @@ pub struct Frames {
     pub(super) storing: AtomicU64,
     /// Tells those who wait for room of frames that were given back.
     pub released: Released,
+    pub(super) scattered: Scattered,
     lists: Spin<Lists>,
 }
 
@@ -91,6 +93,7 @@ impl Frames {
             }; BLOCKS],
             storing: AtomicU64::new(0),
             released: Released::new(),
+            scattered: Scattered::new(),
             lists: Spin::new(Lists {
                 free: [0; BLOCKS / 64],
                 taken: BLOCKS,
@@ -109,6 +112,7 @@ impl Frames {
             .store(memory.next_multiple_of(HUGE_LEN), Ordering::Relaxed);
         self.zeros
             .store(sys::engine_memory(ZEROS_LEN)?, Ordering::Relaxed);
+        self.scattered.prepare()?;
         let mut lists = self.lists.lock();
         lists.free.fill(!0);
         lists.taken = 0;

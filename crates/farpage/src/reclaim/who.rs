@@ -19,20 +19,20 @@ const WRITTEN_PART: u64 = 8;
 const IDLE_NS: u64 = 50_000_000;
 
 /// A sum over pages in which the past counts less and less. Racing writers lose a measurement, no more.
-struct Mean {
+pub(super) struct Mean {
     sum: AtomicU64,
     pages: AtomicU64,
 }
 
 impl Mean {
-    const fn new() -> Mean {
+    pub(super) const fn new() -> Mean {
         Mean {
             sum: AtomicU64::new(0),
             pages: AtomicU64::new(0),
         }
     }
 
-    fn add(&self, sum: u64, pages: u64) {
+    pub(super) fn add(&self, sum: u64, pages: u64) {
         let (sum, pages) = (
             self.sum.load(Ordering::Relaxed) + sum,
             self.pages.load(Ordering::Relaxed) + pages,
@@ -43,7 +43,7 @@ impl Mean {
     }
 
     /// Whether the mean is above `bound`; no before there is anything to tell from.
-    fn exceeds(&self, bound: u64) -> bool {
+    pub(super) fn exceeds(&self, bound: u64) -> bool {
         let pages = self.pages.load(Ordering::Relaxed);
         pages >= MEMORY / 4 && self.sum.load(Ordering::Relaxed) > bound * pages
     }

@@ -1,0 +1,246 @@
+//! Runs with many gaps, moved out by three flushes of the TLBs (decision 0024).
+//!
+//! MOVE flushes the TLB of every CPU that runs a thread of this process once for each stretch of present pages; in a virtual
+//! machine a flush that interrupts another CPU takes some 20 us. Where that was measured, a run is carried to a scratch area by
+//! one `mremap` (the first flush); its gaps are filled there, so that it is a single stretch, which is MOVEd to the frames (the
+//! second): MOVE and not the rest, for it looks at each page, and what is held for DMA it leaves. That is carried back to its
+//! place. The filling is dropped by one call (the third).
+//!
+//! The caller holds the gate shared, so no mapping changes meanwhile, and has locked the words of the whole run: who touches a
+//! page of it waits.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use farpage_core::kill_point;
+use farpage_core::stats::Counter;
+
+use super::BLOCK;
+use super::who::Mean;
+use crate::bits::{bits, mask};
+use crate::mm::{Mm, PAGE, address};
+use crate::reclaim_calls::{
+    carry, carry_back, drop_each, drop_frames, is_writable, map_scratch, populate_write, presence,
+};
+use crate::sys::{self, Errno};
+
+/// Runs that can be on their way at once. Each takes up to [`BLOCK`] pages of filling, which nobody is charged for: they are
+/// part of the margin.
+const AREAS: u32 = 2;
+/// Least limit of the tree, in pages, for which the margin has room for that.
+const LIMIT_MIN: i64 = ((32 << 20) / PAGE) as i64;
+/// What a page of filling takes, in nanoseconds: to be got, to be zeroed, to be given back.
+const FILL_NS: u64 = 1_000;
+/// Flushes that a run takes by way of the scratch area.
+const FLUSHES: u64 = 3;
+const AREA_LEN: u64 = BLOCK * PAGE;
+/// One run in so many goes the plain way, which tells what a stretch costs by now.
+const MEASURED: u32 = 16;
+/// In the build that tests kill and hold up threads in, runs come this way whatever it costs.
+const FORCED: bool = cfg!(feature = "kill-points");
+
+/// Locked pages of the window at `base`: `len` from place `at`, which go to the same places of `block`. Those of `victims` (bits of
+/// the window) are there, the others are gaps.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    pub(super) base: u64,
+    pub(super) block: u64,
+    pub(super) at: u64,
+    pub(super) len: u64,
+    pub(super) victims: u64,
+}
+
+impl Run {
+    fn places(&self) -> u64 {
+        mask(self.len) << self.at
+    }
+
+    fn gaps(&self) -> u64 {
+        self.places() & !self.victims
+    }
+
+    /// How many stretches of present pages it has: each is a flush for MOVE.
+    fn stretches(&self) -> u64 {
+        let present = self.victims & self.places();
+        u64::from((present & !(present << 1)).count_ones())
+    }
+
+    /// Whether filling the gaps is cheaper than flushing for each stretch, where `is_dearer` tells if a stretch takes more
+    /// than so many nanoseconds.
+    fn is_worth_filling(&self, is_dearer: impl FnOnce(u64) -> bool) -> bool {
+        let spared = self.stretches().saturating_sub(FLUSHES);
+        spared > 0 && is_dearer(u64::from(self.gaps().count_ones()) * FILL_NS / spared)
+    }
+}
+
+/// The scratch areas of a process, and what flushes cost it.
+pub struct Scattered {
+    areas: AtomicU64,
+    /// Areas in use, a bit each.
+    taken: AtomicU32,
+    /// Runs with gaps enough, by which turns are told.
+    turn: AtomicU32,
+    /// Nanoseconds that stretches took.
+    cost: Mean,
+    /// 1 once the kernel turned out to have no way to drop the filling by one call.
+    is_unable: AtomicU32,
+}
+
+impl Scattered {
+    pub const fn new() -> Scattered {
+        Scattered {
+            areas: AtomicU64::new(0),
+            taken: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
+            cost: Mean::new(),
+            is_unable: AtomicU32::new(0),
+        }
+    }
+
+    /// Maps the scratch areas.
+    pub fn prepare(&self) -> Result<(), Errno> {
+        let memory = sys::engine_memory(u64::from(AREAS) * AREA_LEN)?;
+        self.areas.store(memory, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether a run is one of those that are measured.
+    pub(super) fn is_of_interest(run: &Run) -> bool {
+        run.stretches() > FLUSHES
+    }
+
+    /// A run of interest took `ns` without a scratch area.
+    pub(super) fn note(&self, ns: u64, run: &Run) {
+        self.cost.add(ns, run.stretches());
+    }
+
+    fn is_wanted(&self, mm: &Mm, run: &Run) -> bool {
+        if self.is_unable.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        if FORCED {
+            return run.gaps() != 0 && run.stretches() != 0;
+        }
+        mm.header().limit.load(Ordering::Relaxed) >= LIMIT_MIN
+            && run.is_worth_filling(|bound| self.cost.exceeds(bound))
+            && !self.turn.fetch_add(1, Ordering::Relaxed).is_multiple_of(MEASURED)
+    }
+
+    fn take(&self) -> Option<u32> {
+        (0..AREAS).find(|area| self.taken.fetch_or(1 << area, Ordering::Acquire) >> area & 1 == 0)
+    }
+
+    fn give(&self, area: u32) {
+        self.taken.fetch_and(!(1 << area), Ordering::Release);
+    }
+
+    fn address(&self, area: u32) -> u64 {
+        self.areas.load(Ordering::Relaxed) + u64::from(area) * AREA_LEN
+    }
+}
+
+/// Moves the run out by way of a scratch area; the bits of what moved. None: it was not done, and the run is as it was.
+pub(super) fn move_out(mm: &Mm, run: &Run) -> Option<u64> {
+    let scattered = &mm.frames.scattered;
+    if !scattered.is_wanted(mm, run) {
+        return None;
+    }
+    // MOVE takes nothing from a read-only mapping. The first page tells for all: `mremap` takes them from one mapping only.
+    let first = u64::from((run.victims & run.places()).trailing_zeros());
+    if !is_writable(address(run.base + first)) {
+        return None;
+    }
+    let area = scattered.take()?;
+    let scratch = scattered.address(area);
+    let (from, len) = (address(run.base + run.at), run.len * PAGE);
+    let moved = carry(from, len, scratch).then(|| from_scratch(mm, run, scratch));
+    // A call that failed may have unmapped the area already; if somebody else has got the place since, it is given up.
+    if moved.is_some() || map_scratch(scratch, len) {
+        scattered.give(area);
+    }
+    moved
+}
+
+/// The pages of the run are in the scratch area.
+fn from_scratch(mm: &Mm, run: &Run, scratch: u64) -> u64 {
+    let &Run {
+        base,
+        block,
+        at,
+        len,
+        victims,
+    } = run;
+    kill_point!("evict-carried");
+    populate_write(scratch, len * PAGE);
+    let to = mm.frames.address(block * BLOCK + at);
+    let mut moved = run.places();
+    if !move_all(mm, to, scratch, len) {
+        let left = (presence(scratch, len) << at) & victims;
+        bits(left).for_each(|i| carry_back(mm, scratch + (i - at) * PAGE, address(base + i)));
+        moved &= !left;
+        drop_frames(scratch, len * PAGE);
+        mm.header()
+            .count(Counter::PgreclaimBusy, u64::from(left.count_ones()));
+    }
+    if !drop_each(to, run.gaps() >> at) {
+        mm.frames.scattered.is_unable.store(1, Ordering::Relaxed);
+    }
+    let count = u64::from((moved & victims).count_ones());
+    mm.header().count(Counter::PgstealScattered, count);
+    moved
+}
+
+/// Moves what can be moved of `len` pages; whether that was all.
+fn move_all(mm: &Mm, to: u64, from: u64, len: u64) -> bool {
+    let (mut done, mut all) = (0, true);
+    while done < len {
+        let at = done * PAGE;
+        let result = mm.uffd().move_pages(to + at, from + at, len * PAGE - at);
+        done += result.bytes / PAGE;
+        if !matches!(result.error, None | Some(Errno(libc::EAGAIN))) {
+            all = false;
+            done += 1;
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(at: u64, len: u64, victims: u64) -> Run {
+        Run {
+            base: 0,
+            block: 0,
+            at,
+            len,
+            victims,
+        }
+    }
+
+    #[test]
+    fn stretches_and_gaps_are_those_of_the_run_alone() {
+        let all = run(0, 64, 0b1011_0001);
+        assert_eq!((all.stretches(), all.gaps().count_ones()), (3, 60));
+        let part = run(4, 3, 0b1011_0001);
+        assert_eq!((part.stretches(), part.gaps()), (1, 0b100_0000));
+        assert_eq!(run(0, 64, !0).stretches(), 1);
+        assert_eq!(run(63, 1, 1 << 63).gaps(), 0);
+    }
+
+    #[test]
+    fn gaps_are_filled_where_flushes_cost_more() {
+        // Every fourth page: 16 stretches, of which 13 flushes are spared, for 45 pages of filling.
+        let every_fourth = run(0, 61, 0x1111_1111_1111_1111);
+        let costs = |ns| move |bound| ns > bound;
+        assert!(every_fourth.is_worth_filling(costs(18_000)));
+        assert!(
+            !every_fourth.is_worth_filling(costs(1_000)),
+            "no other CPU was interrupted"
+        );
+        assert!(
+            !run(0, 64, 1 | 1 << 20 | 1 << 63).is_worth_filling(costs(18_000)),
+            "three flushes either way"
+        );
+    }
+}
