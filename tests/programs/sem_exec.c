@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -196,6 +197,51 @@ static void vforks(void)
 		CHECK_EQ("byte the vfork child wrote", 'v', p[5 * PAGE]);
 	}
 	munmap(p, len);
+}
+
+static char *outlived;
+static int outlived_report;
+
+/* The child of vfork, in its parent's memory, when that has ended: right, or wrong. */
+static void *outlive(void *unused)
+{
+	(void)unused;
+	pid_t pid = vfork();
+	if (pid == 0) {
+		struct timespec wait = {.tv_nsec = 600000000};
+		syscall(SYS_nanosleep, &wait, NULL);
+		bool right = first_bad(outlived, 4 * MIB, 11) == SIZE_MAX;
+		_exit(write(outlived_report, right ? "r" : "w", 1) != 1);
+	}
+	return NULL;
+}
+
+static void ends_before_its_vfork(void *unused)
+{
+	(void)unused;
+	outlived = map_anon(4 * MIB);
+	fill(outlived, 4 * MIB, 11);
+	chill();
+	pthread_t thread;
+	pthread_create(&thread, NULL, outlive, NULL);
+	sleep_ms(100);
+	kill(getpid(), SIGKILL);
+}
+
+/* A thread's child by vfork runs on when another thread ends the process. What that had swapped out is gone then: the child is
+ * stopped; it once read zeros. */
+static void vfork_outlives(void)
+{
+	int ends[2];
+	CHECK_OK("pipe", pipe(ends));
+	outlived_report = ends[1];
+	pid_t pid = child_start(ends_before_its_vfork, NULL);
+	close(ends[1]);
+	CHILD_EXPECT("the parent of the vfork child", pid, 128 + SIGKILL);
+	char said = 'r';
+	ssize_t got = read(ends[0], &said, 1);
+	CHECK("the vfork child's memory is right, or the child was stopped", got == 0 || said == 'r');
+	close(ends[0]);
 }
 
 /* Pages that a vfork child's exec had read stayed locked in the parent: they could not be dropped any more. */
@@ -454,6 +500,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"exec_small", exec_small}, {"exec_large", exec_large}, {"exec_fails", exec_fails},
 		{"vforks", vforks},	    {"vfork_leaves_nothing", vfork_leaves_nothing},
+		{"vfork_outlives", vfork_outlives},
 		{"clone_vm", clone_vm},	{"spawned", spawned},
 		{"shell", shell},	    {"environment", environment},
 		{"clean_environment", clean_environment},

@@ -146,6 +146,26 @@ static void fixed_over(void)
 	free(all);
 }
 
+/* What the kernel refuses leaves what was there; it was once dropped first. */
+static void fixed_refused(void)
+{
+	int fd = temp_file();
+	char path[64];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	int unwritable = open(path, O_RDONLY | O_CLOEXEC);
+	CHECK("the file again, to read", unwritable >= 0);
+	char *p = map_anon(LEN), *mid = p + 100 * PAGE;
+	fill(p, LEN, 23);
+	chill();
+	CHECK_ERR("a descriptor of nothing", EBADF, mmap(mid, 64 * PAGE, RW, MAP_PRIVATE | MAP_FIXED, 777, 0));
+	CHECK_ERR("a file that can't be written", EACCES, mmap(mid, 64 * PAGE, RW, MAP_SHARED | MAP_FIXED, unwritable, 0));
+	CHECK_ERR("an odd offset", EINVAL, mmap(mid, 64 * PAGE, RW, MAP_PRIVATE | MAP_FIXED, fd, 5));
+	CHECK_FILL("after what was refused", p, LEN, 23);
+	munmap(p, LEN);
+	close(unwritable);
+	close(fd);
+}
+
 /* Reserve with PROT_NONE, commit pieces with MAP_FIXED beside each other, as runtimes do. */
 static void fixed_beside(void)
 {
@@ -367,7 +387,7 @@ int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"basic", basic},	  {"errors", errors},	  {"partial_munmap", partial_munmap},
-		{"reuse", reuse},	  {"fixed_over", fixed_over}, {"fixed_beside", fixed_beside},
+		{"reuse", reuse},	  {"fixed_over", fixed_over}, {"fixed_refused", fixed_refused}, {"fixed_beside", fixed_beside},
 		{"files", files},	  {"noreserve", noreserve},   {"grows_down", grows_down},
 		{"flags", flags},	  {"proc_maps", proc_maps},   {"raw_calls", raw_calls},
 		{"meant_hints", meant_hints},

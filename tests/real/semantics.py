@@ -1,6 +1,7 @@
 """The C programs of tests/programs: memory semantics, children and threads in great number, no memory left."""
 
 import json
+import os
 import sys
 import time
 
@@ -215,6 +216,23 @@ def activate(context):
         check(got.code == 0, failures(got))
         check("ok activate" in got.out, f"ended without 'ok activate': {got.out[-200:]}")
         check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
+@test("pid-namespaces")
+def pid_namespaces(context):
+    """Programs in pid namespaces of their own have numbers that are others' in the tree's table: two of them once shared an entry, and
+    each other's pages. They stay unmanaged; their parent, which is managed, goes on."""
+    if os.geteuid() != 0:
+        raise Skip("needs root: unshare --pid")
+    stress = f"{program('stress')} --seconds 2 --threads 1 --procs 1 --mb 48 --seed"
+    script = f"unshare -pf {stress} 3 & unshare -pf {stress} 4 & {stress} 5; wait"
+    got = context.plain([FARPAGE, "run", "--ram", "32M", "--", "sh", "-c", script], timeout_s=120)
+    check(got.code == 0 and got.out.count("ok stress") == 3, f"{failures(got)} {got.err[-500:]}")
+    newpid = "import ctypes, os; ctypes.CDLL(None).unshare(0x20000000)"
+    forks = f"{newpid}; pid = os.fork(); print(os.waitpid(pid, 0)[1] if pid else 'alive')"
+    got = context.plain([FARPAGE, "run", "--eager", "--ram", "32M", "-q", "--", sys.executable, "-c", forks], timeout_s=60)
+    told = "pid namespace" in got.err
+    check(got.code == 0 and told and "alive" not in got.out, f"a managed program's fork: {got.out[-200:]} {got.err[-200:]}")
 
 
 @test("early-ring")

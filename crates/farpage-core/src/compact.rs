@@ -20,14 +20,15 @@ pub enum Relocation {
 
 /// Moves the object at `from`, of `slot`, to zpage `to` for process index `owner`. With the cluster of the slot locked:
 /// 1. the word names the object: it can't be that of a later life, since nobody is given the slot meanwhile; 2. a copy;
-/// 3. the word is exchanged from the old object to the new one; 4. `free` gives back which of the two no word names then.
+/// 3. the word is exchanged from the old object to the new one; 4. `free` gives back which of the two no word names then, unless
+/// whoever cleans up after a dead process that was giving up the slot has found it first.
 pub fn relocate<P: Punch>(
     (slots, table): (&Slots<'_, P>, SwapTable<'_>),
     zpool: &Zpool<'_>,
     (from, slot): (Handle, u32),
     to: usize,
     owner: u16,
-    free: impl FnOnce(Handle),
+    free: impl FnOnce(Handle, u32),
 ) -> Relocation {
     let Some(locked) = slots.try_lock(slot / CLUSTER_SLOTS as u32, owner) else {
         return Relocation::Done;
@@ -36,11 +37,12 @@ pub fn relocate<P: Punch>(
     let mut outcome = Relocation::Done;
     if word.backing() == Some(Backing::Compressed(from)) {
         if let Some(new) = zpool.copy_to(from, slot, to) {
-            free(if table.relocated(slot, word, new) {
+            let lost = if table.relocated(slot, word, new) {
                 from
             } else {
                 new
-            });
+            };
+            free(lost, slot);
         } else {
             outcome = Relocation::Full;
         }
@@ -125,8 +127,8 @@ mod models {
             }
         }
 
-        fn free(&self, handle: Handle, owner: u16) {
-            if let Some(zpage) = self.zpool().free(handle, owner).unwrap() {
+        fn free(&self, handle: Handle, slot: u32, owner: u16) {
+            if let Some(zpage) = self.zpool().free(handle, slot, owner).unwrap() {
                 let words = ZPAGE_BYTES / 4;
                 // A system call does it.
                 fence(Ordering::Release);
@@ -140,7 +142,7 @@ mod models {
         /// Gives up a reference to a slot.
         fn put(&self, slot: u32, owner: u16) {
             if let Some(Backing::Compressed(handle)) = self.memory.table().put(slot, owner).unwrap() {
-                self.free(handle, owner);
+                self.free(handle, slot, owner);
                 self.memory.slots().release(&[slot], owner).unwrap();
             }
         }
@@ -153,7 +155,7 @@ mod models {
                 object,
                 0,
                 SUPERVISOR,
-                |lost| self.free(lost, SUPERVISOR),
+                |lost, slot| self.free(lost, slot, SUPERVISOR),
             )
         }
 

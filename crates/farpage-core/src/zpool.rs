@@ -414,13 +414,13 @@ impl<'a> Zpool<'a> {
         }
     }
 
-    /// Gives an object back. `Some(zpage)` if that emptied its zpage, which is now `Emptying(owner)`: the
+    /// Gives back the object of `slot`. `Some(zpage)` if that emptied its zpage, which is now `Emptying(owner)`: the
     /// caller punches a hole, then calls [`Self::release_zpage`].
     ///
     /// # Errors
-    /// If the handle does not name an object in use.
-    pub fn free(&self, handle: Handle, owner: u16) -> Result<Option<usize>, Impossible> {
-        self.drop_object(handle, |class| Desc::emptying(class, owner))
+    /// If the handle does not name an object in use, of that slot.
+    pub fn free(&self, handle: Handle, slot: u32, owner: u16) -> Result<Option<usize>, Impossible> {
+        self.drop_object(handle, slot, |class| Desc::emptying(class, owner))
     }
 
     /// The same, but an emptied zpage stays active, with nothing in use, and keeps its memory for the next object of its class:
@@ -428,8 +428,13 @@ impl<'a> Zpool<'a> {
     ///
     /// # Errors
     /// As [`Self::free`].
-    pub fn free_keeping(&self, hints: &ZpoolHints, handle: Handle) -> Result<Option<usize>, Impossible> {
-        let kept = self.drop_object(handle, |class| Desc::active(class, 0))?;
+    pub fn free_keeping(
+        &self,
+        hints: &ZpoolHints,
+        handle: Handle,
+        slot: u32,
+    ) -> Result<Option<usize>, Impossible> {
+        let kept = self.drop_object(handle, slot, |class| Desc::active(class, 0))?;
         if let (Some(zpage), Some(scan)) = (kept, hints.scan.get(handle.class())) {
             // Others were left empty a moment ago, on either side.
             scan.store(zpage.saturating_sub(NEAR_SCAN / 2) as u32, Ordering::Relaxed);
@@ -452,20 +457,13 @@ impl<'a> Zpool<'a> {
     fn drop_object(
         &self,
         handle: Handle,
+        slot: u32,
         emptied: impl Fn(usize) -> Desc,
     ) -> Result<Option<usize>, Impossible> {
         let (desc, seen, header) = self.live(handle)?;
-        let slot = header.load(Ordering::Acquire);
-        let taken = slot != 0
-            && header
-                .compare_exchange(slot, 0, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok();
-        if !taken {
-            return Err(impossible(
-                slot,
-                seen,
-                "an object header that names a slot and only its owner changes",
-            ));
+        let taken = header.compare_exchange(slot, 0, Ordering::AcqRel, Ordering::Relaxed);
+        if slot == 0 || taken.is_err() {
+            return Err(impossible(slot, seen, "an object header that names its slot"));
         }
         kill_point!("zpool-cleared");
         let mut seen = load(desc);

@@ -103,8 +103,11 @@ fn look(file: &File, pool: &Pool) -> Result<Look, String> {
 /// The taken slots of area `index`, if no page of any process names one of them now: references that dead processes left.
 /// `None` also while a process is being born, which may be about to name one.
 pub fn lost_slots(pool: &Pool, pool_fd: i32, index: usize) -> Option<u64> {
-    let embryo = |entry: &ProcEntry| entry.state.load(Ordering::Acquire) == entry_state::EMBRYO;
+    let embryo = |entry: &ProcEntry| entry_state::taker(entry.state.load(Ordering::Acquire)).is_some();
     let births = pool.header().births.load(Ordering::Acquire);
+    // A name that changes its place may be missed in the one and in the other.
+    let moves = || recount::all_idle(pool.processes(), |entry| &entry.moves);
+    let before = moves()?;
     let reachable = recount::reachable(pool, pool_fd).ok()?;
     let device = pool.devices()[index];
     let mut lost = 0;
@@ -119,7 +122,7 @@ pub fn lost_slots(pool: &Pool, pool_fd: i32, index: usize) -> Option<u64> {
         lost += 1;
     }
     let same = pool.header().births.load(Ordering::Acquire) == births;
-    (same && !pool.processes().iter().any(embryo)).then_some(lost)
+    (same && moves() == Some(before) && !pool.processes().iter().any(embryo)).then_some(lost)
 }
 
 fn look_at_clusters(pool: &Pool, held: &References, look: &mut Look) {

@@ -30,7 +30,7 @@ use crate::sys;
 pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) {
     let entry = &pool.processes()[index];
     let state = entry.state.load(Ordering::Relaxed);
-    let occupied = matches!(state, entry_state::EMBRYO | entry_state::LIVE);
+    let occupied = entry_state::is_occupied(state);
     let is_meant = || entry.born_ns.load(Ordering::Relaxed) == born_ns;
     let mine = entry_state::cleaned_by(sys::getpid());
     let exchange = |from, to| {
@@ -124,7 +124,8 @@ fn put_slots(pool: &Pool, pool_fd: i32, index: usize) -> bool {
         for offset in (from - start..to - start).step_by(8) {
             // SAFETY: inside the window just mapped.
             let word = unsafe { &*((window + offset) as *const AtomicU64) };
-            let state = PageState(word.swap(0, Ordering::Relaxed));
+            // After the entry's state: see Mm::has_entry_still.
+            let state = PageState(word.swap(0, Ordering::AcqRel));
             if state.kind() == Kind::Swapped {
                 kill_point!("clean-put");
                 puts::put_for(pool, state.slot(), index as u16);
@@ -179,7 +180,7 @@ fn free_objects(pool: &Pool, owner: u16) {
         // Looked at again: whoever gave the slot up meanwhile has freed the object before. While the dead process holds the
         // cluster the slot is nobody else's, so what still names it is left over.
         if left_over && zpool.owner_slot(handle) == slot {
-            puts::free_object(pool, handle, owner);
+            puts::free_left_over(pool, handle, slot, owner);
         }
     }
 }

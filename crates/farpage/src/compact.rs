@@ -81,7 +81,7 @@ fn gather(pool: &Pool, zpool: &Zpool<'_>, zpages: &[Roomy], surplus: usize, left
 /// Moves one object to zpage `to`.
 fn move_one(pool: &Pool, zpool: &Zpool<'_>, object: (Handle, u32), to: usize) -> Relocation {
     let view = pool.slots();
-    let free = |lost| puts::free_object(pool, lost, SUPERVISOR);
+    let free = |lost, slot| puts::free_left_over(pool, lost, slot, SUPERVISOR);
     let outcome = relocate((&view, pool.swap_table()), zpool, object, to, SUPERVISOR, free);
     tiers::count_locks(pool, &view);
     outcome

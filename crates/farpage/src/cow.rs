@@ -223,9 +223,6 @@ pub fn children(entries: &[ProcEntry], index: u16) -> impl Iterator<Item = &Proc
     let parent = u32::from(index) + 1;
     entries.iter().filter(move |entry| {
         entry.parent.load(Ordering::Relaxed) == parent
-            && matches!(
-                entry.state.load(Ordering::Acquire),
-                entry_state::EMBRYO | entry_state::LIVE
-            )
+            && entry_state::is_occupied(entry.state.load(Ordering::Acquire))
     })
 }

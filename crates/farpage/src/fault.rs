@@ -56,6 +56,12 @@ fn touched(mm: &Mm, touch: Touch) -> Outcome {
     let mut spurious = 0;
     loop {
         let seen = mm.load(page);
+        if !mm.has_entry_still() {
+            sys::die(&[
+                "farpage: the process whose memory a child borrowed (vfork) has ended, and what it had swapped out with it; ",
+                "the child was stopped",
+            ]);
+        }
         if seen.is_locked() {
             mm.wait_unlocked(page);
             continue;

@@ -68,7 +68,8 @@ pub fn by_number(nr: i64, args: [u64; 6]) -> Option<i64> {
 pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     let mm = mm();
     let _alone = mm.gate.alone();
-    let Some(index) = take_entry(mm.pool(), entry_state::EMBRYO) else {
+    let embryo = entry_state::taken_by(sys::getpid());
+    let Some(index) = take_entry(mm.pool(), embryo) else {
         return -(libc::EAGAIN as i64);
     };
     let child = &mm.pool().processes()[index];
@@ -96,10 +97,11 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
     drop(locks);
     match pid {
-        0 if child.born_ns.load(Ordering::Relaxed) != born_ns => sys::die(&[
-            "farpage: a forked child was held up for so long that its memory was given up; the child was stopped",
+        0 if sys::getppid() == 0 => sys::die(&[
+            "farpage: a managed program can't fork into a pid namespace of its own (unshare, CLONE_NEWPID); ",
+            "the child was stopped; start the program outside of farpage, or the namespace with a new program",
         ]),
-        0 => match become_child(mm, index, child) {
+        0 => match become_child(mm, index, child, embryo) {
             Ok(()) => 0,
             Err(_) => sys::die(&[
                 "farpage: a forked child could not open its own userfaultfd (too many open files?); ",
@@ -203,8 +205,19 @@ fn inherited(state: PageState) -> PageState {
     state.with_pins(pins)
 }
 
-fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
+fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result<(), Errno> {
     kill_point!("fork-born");
+    // In its own name from here on: while the child lives nobody gives its entry up, whatever becomes of the parent.
+    let own = entry_state::taken_by(sys::getpid());
+    let named = child
+        .state
+        .compare_exchange(embryo, own, Ordering::AcqRel, Ordering::Relaxed);
+    if named.is_err() {
+        sys::die(&[
+            "farpage: a forked child was held up for so long after its parent's death that its memory was given up; ",
+            "the child was stopped",
+        ]);
+    }
     mm.gate.forget_others();
     mm.remap_states(index as u32)?;
     kill_point!("fork-mapped");
@@ -214,6 +227,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     kill_point!("fork-registered");
     cow::after_clone(mm);
     tier_files::inherit(mm);
+    mm.be_own();
     child.pid.store(sys::getpid(), Ordering::Relaxed);
     child.state.store(entry_state::LIVE, Ordering::Release);
     kill_point!("fork-alive");

@@ -34,6 +34,10 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
         return;
     };
     let Some(pool) = Pool::attach(pool_fd) else { return };
+    // Numbers of another namespace mean other processes in this table: what does not count in the supervisor's stays unmanaged.
+    if pool.header().pid_namespace.load(Ordering::Relaxed) != sys::pid_namespace() {
+        return;
+    }
     #[cfg(feature = "kill-points")]
     {
         // SAFETY: as promised by the caller.
@@ -84,11 +88,12 @@ fn own_entry(pool: &Pool, pool_fd: i32) -> Option<usize> {
         let born_ns = pool.processes()[old].born_ns.load(Ordering::Relaxed);
         cleanup::return_everything(pool, pool_fd, old, born_ns);
     }
-    let index = fork::take_entry(pool, entry_state::EMBRYO)?;
+    let index = fork::take_entry(pool, entry_state::taken_by(pid))?;
     let entry = &pool.processes()[index];
     kill_point!("join-entry");
     entry.pid.store(pid, Ordering::Relaxed);
     kill_point!("join-named");
+    // Nobody gives it up while its taker lives.
     entry.state.store(entry_state::LIVE, Ordering::Release);
     Some(index)
 }
@@ -124,6 +129,11 @@ pub fn rejoin_after_dormant_fork() {
     if mm.mode.load(Ordering::Relaxed) != mode::DORMANT {
         return;
     }
+    if sys::getppid() == 0 {
+        // In a pid namespace of its own, as in `join`.
+        mm.mode.store(mode::OFF, Ordering::Release);
+        return;
+    }
     // Another thread may have been alone inside at the fork.
     mm.gate.open();
     births::forget();
@@ -132,6 +142,7 @@ pub fn rejoin_after_dormant_fork() {
     let pool = mm.pool();
     let index = own_entry(pool, mm.fd(fd::POOL)).unwrap_or(MAX_PROCESSES);
     mm.index.store(index as u32, Ordering::Relaxed);
+    mm.be_own();
 }
 
 /// In a child forked while dormant: another thread of the parent may have been changing the books of what is mapped, and held

@@ -165,24 +165,25 @@ impl Ledger {
                 cleanup::take_over(&self.pool, self.pool_fd, index, state);
                 continue;
             }
-            let old = born != 0 && now.saturating_sub(born) > EMBRYO_MAX_NS;
-            let unborn = entry.pid.load(Ordering::Relaxed) == 0 && old;
+            let taker = entry_state::taker(state);
+            let unborn = entry.pid.load(Ordering::Relaxed) == 0;
             if entry.forking.load(Ordering::Acquire) != 0 {
                 // However long the parent takes (it may be stopped).
                 self.live += 1;
                 continue;
             }
-            if state == entry_state::EMBRYO && born == 0 {
+            if taker.is_some() && born == 0 {
                 // Its taker may have been killed before it wrote the time.
                 let _ = entry
                     .born_ns
                     .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
             }
-            if state == entry_state::EMBRYO && unborn {
+            // A child whose parent is gone has so long to say that it lives; after that it is stopped (`fork`).
+            let old = born != 0 && now.saturating_sub(born) > EMBRYO_MAX_NS;
+            if unborn && old && taker.is_some_and(|taker| see(taker).is_some_and(|seen| seen.gone)) {
                 cleanup::return_everything(&self.pool, self.pool_fd, index, born);
             }
-            let lives = state == entry_state::LIVE
-                || (state == entry_state::EMBRYO && entry.pid.load(Ordering::Relaxed) != 0);
+            let lives = state == entry_state::LIVE || (taker.is_some() && !unborn);
             if !lives {
                 continue;
             }

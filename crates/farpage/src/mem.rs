@@ -248,7 +248,8 @@ fn room_to_open(mm: &Mm, lo: u64, hi: u64) -> bool {
     listed.is_err() || room_for(mm, opened * PAGE)
 }
 
-/// MAP_FIXED over or beside managed memory: old content goes, the kernel maps what was asked for.
+/// MAP_FIXED over or beside managed memory: the kernel maps what was asked for, and old content goes. In this order: a call that
+/// the kernel refuses leaves what was there.
 fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
     let grows = request.prot & libc::PROT_WRITE != 0 && request.is_plain();
     if grows {
@@ -259,9 +260,6 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
         }
     }
     let alone = mm.gate.alone();
-    if request.flags & libc::MAP_FIXED_NOREPLACE == 0 {
-        discard_mapping(mm, lo, hi, &alone);
-    }
     let mut request = request;
     if request.is_plain() {
         request.flags |= libc::MAP_NORESERVE;
@@ -271,6 +269,9 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
     if result < 0 {
         commit(mm, if grows { -(request.len as i64) } else { 0 });
         return result;
+    }
+    if request.flags & libc::MAP_FIXED_NOREPLACE == 0 {
+        discard_mapping(mm, lo, hi, &alone);
     }
     if let Some(maps) = mm.maps.lock().as_mut()
         && maps.insert(lo, hi).is_ok()

@@ -10,7 +10,7 @@
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::page_state::PageState;
 use farpage_core::planes::{Forms, Page};
@@ -21,7 +21,7 @@ use lz4_flex::block::CompressTable;
 
 use crate::gate::{Gate, Spin};
 use crate::huge_places::Places;
-use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry};
+use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry, entry_state};
 use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
 use crate::readahead::Readahead;
@@ -70,6 +70,8 @@ pub struct Mm {
     pool: UnsafeCell<MaybeUninit<Pool>>,
     /// Index of this process in the process table.
     pub index: AtomicU32,
+    /// Its number: the caller's own, unless that borrows this memory.
+    own_pid: AtomicI32,
     states: AtomicU64,
     chunks: AtomicU64,
     contexts: AtomicU64,
@@ -119,6 +121,7 @@ static MM: Mm = Mm {
     mode: AtomicU32::new(mode::OFF),
     pool: UnsafeCell::new(MaybeUninit::uninit()),
     index: AtomicU32::new(u32::MAX),
+    own_pid: AtomicI32::new(0),
     states: AtomicU64::new(0),
     chunks: AtomicU64::new(0),
     contexts: AtomicU64::new(0),
@@ -165,6 +168,7 @@ pub fn init(pool: Pool, index: u32) -> Result<(), Errno> {
     // SAFETY: init runs once, in the constructor, before mode leaves OFF; nobody reads the pool yet.
     unsafe { (*MM.pool.get()).write(pool) };
     MM.index.store(index, Ordering::Relaxed);
+    MM.be_own();
     *MM.maps.lock() = Some(RangeMap::new(entries));
     MM.mode.store(mode::DORMANT, Ordering::Release);
     Ok(())
@@ -196,6 +200,21 @@ impl Mm {
     pub fn is_own(&self) -> bool {
         self.entry_opt()
             .is_some_and(|entry| entry.pid.load(Ordering::Relaxed) == sys::getpid())
+    }
+
+    /// From now on this memory is the caller's: at its start, and after fork.
+    pub fn be_own(&self) {
+        self.own_pid.store(sys::getpid(), Ordering::Relaxed);
+    }
+
+    /// Whether the page states are still this memory's: the process whose entry it is lives. A child that borrows the memory
+    /// (vfork) may run on when it does not any more.
+    #[must_use]
+    pub fn has_entry_still(&self) -> bool {
+        let (entry, own) = (self.entry(), self.own_pid.load(Ordering::Relaxed));
+        let is_its = entry.state.load(Ordering::Acquire) == entry_state::LIVE
+            && entry.pid.load(Ordering::Relaxed) == own;
+        is_its || sys::getpid() == own
     }
 
     /// This process's entry, if it has one.

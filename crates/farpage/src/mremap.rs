@@ -183,13 +183,13 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
         return request.kernel();
     };
     let alone = mm.gate.alone();
-    discard(mm, lo, hi, &alone);
     mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
     let result = request.kernel();
     if result < 0 {
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
         return result;
     }
+    discard(mm, lo, hi, &alone);
     if let Some(maps) = mm.maps.lock().as_mut() {
         let _ = maps.insert(lo, hi);
     }
@@ -218,11 +218,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     }
     lift_protection(mm, old_lo, old_hi);
     let mut request = request;
-    if fixed {
-        if let Some((lo, hi)) = managed_pages(request.new, request.new_len) {
-            discard(mm, lo, hi, &alone);
-        }
-    } else {
+    if !fixed {
         let pages = request.new_len / PAGE;
         let Ok(page) = reserve(mm, pages, if pages >= CHUNK_PAGES { CHUNK_PAGES } else { 1 }) else {
             return ENOMEM;
@@ -254,6 +250,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     }
     mm.top_page.fetch_max(new_hi, Ordering::Relaxed);
     if mm.is_active() {
+        discard(mm, new_lo, new_hi, &alone);
         fork::NOT_INHERITED.moved(old_lo, old_hi, new_lo);
         residency::LOCKED.moved(old_lo, old_hi, new_lo);
         move_words(mm, old_lo, new_lo, (old_hi - old_lo).min(new_hi - new_lo));
@@ -299,9 +296,9 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
         if state.raw() == 0 {
             continue;
         }
-        word.store(0, Ordering::Relaxed);
-        kill_point!("move-word");
         mm.word(to + i).store(state.with_pins(0).raw(), Ordering::Release);
+        kill_point!("move-word");
+        word.store(0, Ordering::Release);
         mm.chunk(to + i).fetch_or(TOUCHED, Ordering::Relaxed);
         if state.kind() == Kind::Resident {
             mm.chunk(from + i).fetch_sub(1, Ordering::Relaxed);

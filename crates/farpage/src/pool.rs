@@ -82,6 +82,8 @@ pub struct Layout {
     pub total: u64,
 }
 
+pub mod entry_state;
+
 /// What is to be known of a swap area.
 pub mod trait_of {
     /// Seeks are dear.
@@ -196,6 +198,8 @@ pub struct Area {
 pub struct Header {
     pub magic: AtomicU64,
     pub supervisor: AtomicI32,
+    /// The pid namespace whose numbers stand in the process table.
+    pub pid_namespace: AtomicU64,
     pub flags: AtomicU32,
     pub fd_base: AtomicU32,
     /// How many areas pages may be written to.
@@ -261,32 +265,6 @@ pub mod flag {
     pub const EAGER: u32 = 2;
     pub const NO_FOLLOW: u32 = 4;
     pub const ALLOW_IO_URING: u32 = 8;
-}
-
-/// States of a process entry.
-pub mod entry_state {
-    pub const FREE: u32 = 0;
-    /// Taken by a parent for a child that does not run yet.
-    pub const EMBRYO: u32 = 1;
-    pub const LIVE: u32 = 2;
-    /// What a dead process held is being returned; the cleaner's pid stands above these two bits.
-    pub const CLEANING: u32 = 3;
-
-    /// The state in which `pid` cleans up.
-    #[must_use]
-    pub const fn cleaned_by(pid: i32) -> u32 {
-        CLEANING | (pid as u32) << 2
-    }
-
-    /// Who cleans up, if anybody does.
-    #[must_use]
-    pub const fn cleaner(state: u32) -> Option<i32> {
-        if state & 3 == CLEANING {
-            Some((state >> 2) as i32)
-        } else {
-            None
-        }
-    }
 }
 
 #[repr(C, align(128))]

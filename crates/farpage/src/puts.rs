@@ -37,7 +37,7 @@ pub fn put(mm: &Mm, slot: u32) {
             kill_point!("put-busy");
             match backing {
                 Backing::Compressed(handle) => {
-                    Objects::new(mm.pool(), mm.owner()).free_keeping(mm, handle);
+                    Objects::new(mm.pool(), mm.owner()).free_keeping(mm, handle, slot);
                 }
                 _ => free_backing(mm.pool(), slot, backing, mm.owner()),
             }
@@ -67,7 +67,7 @@ fn put_group(mm: &Mm, slots: &[u32], objects: &mut Objects<'_>) {
             Ok(Some(backing)) => {
                 kill_point!("put-busy");
                 match backing {
-                    Backing::Compressed(handle) => objects.free_keeping(mm, handle),
+                    Backing::Compressed(handle) => objects.free_keeping(mm, handle, slot),
                     _ => free_backing(mm.pool(), slot, backing, mm.owner()),
                 }
                 freed[count] = slot;
@@ -87,7 +87,7 @@ fn put_group(mm: &Mm, slots: &[u32], objects: &mut Objects<'_>) {
 /// Frees the storage behind a slot that has no reference left. The slot is still busy.
 pub fn free_backing(pool: &Pool, slot: u32, backing: Backing, owner: u16) {
     match backing {
-        Backing::Compressed(handle) => free_object(pool, handle, owner),
+        Backing::Compressed(handle) => Objects::new(pool, owner).free(handle, slot),
         Backing::Device { .. } => {
             if let Some((area, _)) = place_of(pool, slot) {
                 pool.header().area[usize::from(area)]
@@ -119,9 +119,12 @@ pub fn release_for(pool: &Pool, slot: u32, owner: u16) {
     count_locks(pool, &view);
 }
 
-/// Frees a compressed object, and its zpage's memory with the last one.
-pub fn free_object(pool: &Pool, handle: Handle, owner: u16) {
-    Objects::new(pool, owner).free(handle);
+/// Frees the object of `slot` at `handle` that no word names, if it is there still: somebody else may have found it, too.
+pub fn free_left_over(pool: &Pool, handle: Handle, slot: u32, owner: u16) {
+    let mut objects = Objects::new(pool, owner);
+    if let Ok(Some(zpage)) = pool.zpool().free(handle, slot, owner) {
+        objects.emptied(zpage);
+    }
 }
 
 /// Compressed objects being freed in the name of `owner`. The zpages that they leave empty give their memory back together when
@@ -147,8 +150,8 @@ impl<'a> Objects<'a> {
         }
     }
 
-    pub fn free(&mut self, handle: Handle) {
-        match self.pool.zpool().free(handle, self.owner) {
+    pub fn free(&mut self, handle: Handle, slot: u32) {
+        match self.pool.zpool().free(handle, slot, self.owner) {
             Ok(Some(zpage)) => self.emptied(zpage),
             Ok(None) => {}
             Err(impossible) => stop(&impossible),
@@ -156,8 +159,8 @@ impl<'a> Objects<'a> {
     }
 
     /// The same; the zpages emptied last keep their memory, for what is compressed next.
-    pub fn free_keeping(&mut self, mm: &Mm, handle: Handle) {
-        match self.pool.zpool().free_keeping(&mm.zhints, handle) {
+    pub fn free_keeping(&mut self, mm: &Mm, handle: Handle, slot: u32) {
+        match self.pool.zpool().free_keeping(&mm.zhints, handle, slot) {
             Ok(Some(zpage)) => {
                 if let Some(older) = self.pool.header().keep_zpage(zpage)
                     && self.pool.zpool().empty(older, self.owner)

@@ -325,17 +325,19 @@ pub fn used_slots(pool: &Pool) -> impl Iterator<Item = u32> {
 
 /// Zpages that count more objects than they have, and the count of zpages in use. False: it could not be told now.
 fn settle_objects(pool: &Pool) -> bool {
-    let (zpool, entries) = (pool.zpool(), pool.processes());
+    let zpool = pool.zpool();
+    // Asked for at each look: a process that is new since may be in the middle of a step.
+    let idle = || all_idle(pool.processes(), |entry| &entry.objects);
     let mut all = true;
     for zpage in 0..zpool.zpages() {
         if zpool.overcounted(zpage).is_none() {
             continue;
         }
-        let Some(before) = all_idle(entries, |entry| &entry.objects) else {
+        let Some(before) = idle() else {
             return false;
         };
         let found = zpool.overcounted(zpage);
-        if all_idle(entries, |entry| &entry.objects) != Some(before) {
+        if idle() != Some(before) {
             all = false;
         } else if let Some((seen, objects)) = found
             && let Some(empty) = zpool.settle(zpage, seen, objects, SUPERVISOR)
@@ -344,12 +346,12 @@ fn settle_objects(pool: &Pool) -> bool {
             zpool.release_zpage(empty);
         }
     }
-    let Some(before) = all_idle(entries, |entry| &entry.objects) else {
+    let Some(before) = idle() else {
         return false;
     };
     let used = &pool.header().zpages_used;
     let surplus = used.load(Ordering::Relaxed).saturating_sub(zpool.count_used());
-    if all_idle(entries, |entry| &entry.objects) != Some(before) {
+    if idle() != Some(before) {
         return surplus == 0 && all;
     }
     used.fetch_sub(surplus, Ordering::Relaxed);
@@ -357,7 +359,7 @@ fn settle_objects(pool: &Pool) -> bool {
 }
 
 /// What all processes have begun, if nothing is under way.
-fn all_idle(entries: &[ProcEntry], steps: impl Fn(&ProcEntry) -> &Steps) -> Option<Vec<u64>> {
+pub fn all_idle(entries: &[ProcEntry], steps: impl Fn(&ProcEntry) -> &Steps) -> Option<Vec<u64>> {
     entries.iter().map(|entry| steps(entry).idle()).collect()
 }
 

@@ -164,6 +164,9 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     let header = pool.header();
     let pages = (config.ram_bytes / PAGE_SIZE as u64) as i64;
     header.supervisor.store(sys::getpid(), Ordering::Relaxed);
+    header
+        .pid_namespace
+        .store(sys::pid_namespace(), Ordering::Relaxed);
     header.budget.store(pages, Ordering::Relaxed);
     header.limit.store(pages * 7 / 8, Ordering::Relaxed);
     header.zpages_limit.store(geometry.zpages, Ordering::Relaxed);

@@ -140,6 +140,23 @@ pub fn getpid() -> i32 {
     unsafe { raw(libc::SYS_getpid, [0; 6]) as i32 }
 }
 
+/// The parent's number; 0 if it has none in this process's pid namespace.
+pub fn getppid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { raw(libc::SYS_getppid, [0; 6]) as i32 }
+}
+
+/// The pid namespace that this process counts in, as a number; 0 if /proc does not tell.
+pub fn pid_namespace() -> u64 {
+    // SAFETY: a stat of zeros is one, and the call fills it.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        let path = c"/proc/self/ns/pid".as_ptr() as u64;
+        let args = [libc::AT_FDCWD as i64 as u64, path, &raw mut stat as u64, 0, 0, 0];
+        call(libc::SYS_newfstatat, args).map_or(0, |_| stat.st_ino)
+    }
+}
+
 pub fn gettid() -> i32 {
     // SAFETY: no arguments.
     unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }

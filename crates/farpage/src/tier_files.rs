@@ -145,7 +145,7 @@ pub fn followed(pool: &Pool) -> Followed {
         let runs = match state {
             entry_state::LIVE => entry.active.load(Ordering::SeqCst) != 0,
             // Its parent may be about to make it active.
-            state => state == entry_state::EMBRYO,
+            state => entry_state::taker(state).is_some(),
         };
         if !runs {
             continue;

@@ -139,7 +139,7 @@ fn exchange(mm: &Mm, first: u32, seen: &[(SlotWord, u32)]) -> u64 {
         kill_point!("writeback-exchanged");
         moved += 1;
         if let Some(Backing::Compressed(handle)) = word.backing() {
-            objects.free(handle);
+            objects.free(handle, slot);
         }
         kill_point!("writeback-freed");
     }

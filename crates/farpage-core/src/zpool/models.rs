@@ -42,7 +42,8 @@ impl Memory {
 
     /// As the engine does: an empty zpage is made zero, then free.
     fn free(&self, handle: Handle) {
-        if let Some(zpage) = self.zpool().free(handle, 1).unwrap() {
+        let slot = self.zpool().owner_slot(handle);
+        if let Some(zpage) = self.zpool().free(handle, slot, 1).unwrap() {
             self.data.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             self.zpool().release_zpage(zpage);
         }
@@ -117,7 +118,7 @@ fn alloc_against_the_emptying_of_a_kept_zpage() {
         let memory = Memory::new();
         let first = memory.alloc(1).unwrap();
         let hints = ZpoolHints::new();
-        assert_eq!(memory.zpool().free_keeping(&hints, first), Ok(Some(0)));
+        assert_eq!(memory.zpool().free_keeping(&hints, first, 1), Ok(Some(0)));
         let other = Arc::clone(&memory);
         let emptying = thread::spawn(move || {
             if other.zpool().empty(0, 1) {

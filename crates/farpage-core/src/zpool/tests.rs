@@ -93,14 +93,15 @@ fn a_life() {
         ),
         (9, 0, 2)
     );
-    for handle in handles[..8].iter().filter(|handle| **handle != handles[1]) {
-        assert_eq!(pool.free(*handle, 7), Ok(None));
+    for (handle, slot) in handles[..8].iter().zip(1..).filter(|(_, slot)| *slot != 2) {
+        assert_eq!(pool.free(*handle, slot, 7), Ok(None));
     }
     assert_eq!(pool.objects(0).collect::<Vec<_>>(), [(handles[1], 2)]);
-    assert_eq!(pool.free(handles[1], 7), Ok(Some(0)));
+    assert!(pool.free(handles[1], 3, 7).is_err(), "another slot's");
+    assert_eq!(pool.free(handles[1], 2, 7), Ok(Some(0)));
     assert_eq!(pool.emptying_of(7).collect::<Vec<_>>(), [0]);
     assert_eq!((pool.emptying_of(6).count(), pool.objects(0).count()), (0, 0));
-    assert!(pool.free(handles[1], 7).is_err(), "twice");
+    assert!(pool.free(handles[1], 2, 7).is_err(), "twice");
     pool.release_zpage(1);
     pool.release_zpage(9);
     assert_eq!(pool.count_used(), 2, "not being emptied");
@@ -118,14 +119,14 @@ fn a_kept_zpage_is_taken_again() {
     let handle = pool.alloc(&hints, 4, bytes, 1).unwrap();
     let other = pool.alloc(&hints, 4, OBJECT_MAX, 2).unwrap();
     assert!(!pool.empty(handle.zpage(), 7), "an object is in it");
-    assert_eq!(pool.free_keeping(&hints, handle), Ok(Some(handle.zpage())));
-    assert!(pool.free_keeping(&hints, handle).is_err(), "twice");
+    assert_eq!(pool.free_keeping(&hints, handle, 1), Ok(Some(handle.zpage())));
+    assert!(pool.free_keeping(&hints, handle, 1).is_err(), "twice");
     assert_eq!(pool.count_used(), 2);
     assert_eq!(
         pool.alloc(&ZpoolHints::new(), 4, bytes, 3).map(Handle::zpage),
         Some(handle.zpage())
     );
-    assert_eq!(pool.free_keeping(&hints, handle), Ok(Some(handle.zpage())));
+    assert_eq!(pool.free_keeping(&hints, handle, 3), Ok(Some(handle.zpage())));
     assert!(pool.empty(handle.zpage(), 7) && !pool.empty(handle.zpage(), 7));
     assert_eq!(pool.emptying_of(7).collect::<Vec<_>>(), [handle.zpage()]);
     pool.release_zpage(handle.zpage());
@@ -154,7 +155,7 @@ fn every_handle_stays_inside() {
             (pool.offset(bad), pool.capacity(bad), pool.owner_slot(bad)),
             (0, 0, 0)
         );
-        assert!(pool.free(bad, 1).is_err());
+        assert!(pool.free(bad, 1, 1).is_err());
     }
 }
 
@@ -180,8 +181,8 @@ fn limits_and_refusals() {
         "at the limit an object goes where it fits"
     );
     assert_eq!(pool.owner_slot(first), 1);
-    assert!(pool.free(Handle::new(0, 0, 5), 1).is_err(), "free object");
-    assert!(pool.free(Handle::new(2, 0, 0), 1).is_err(), "another class");
+    assert!(pool.free(Handle::new(0, 0, 5), 1, 1).is_err(), "free object");
+    assert!(pool.free(Handle::new(2, 0, 0), 1, 1).is_err(), "another class");
 }
 
 #[test]
@@ -189,7 +190,7 @@ fn emptying_zpages_are_left_alone() {
     let memory = Memory::new(1);
     let (pool, hints) = (memory.pool(), ZpoolHints::new());
     let handle = pool.alloc(&hints, 1, 64, 1).unwrap();
-    assert_eq!(pool.free(handle, 2), Ok(Some(0)));
+    assert_eq!(pool.free(handle, 1, 2), Ok(Some(0)));
     assert_eq!(pool.alloc(&hints, 1, 64, 1), None);
     pool.release_zpage(0);
     assert!(
@@ -223,7 +224,7 @@ fn what_is_spread_is_told_and_moves() {
         }
     );
     for handle in handles.iter().filter(|handle| handle.index() > 1) {
-        assert_eq!(pool.free(*handle, 1), Ok(None));
+        assert_eq!(pool.free(*handle, pool.owner_slot(*handle), 1), Ok(None));
     }
     let tally = pool.tally()[CLASSES - 1];
     assert_eq!((tally.objects, tally.surplus(CLASSES - 1)), (8, 3));

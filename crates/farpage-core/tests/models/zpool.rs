@@ -60,7 +60,8 @@ impl Memory {
 
     /// What a caller does with an object it no longer needs.
     pub fn free(&self, handle: Handle, owner: u16) {
-        if let Some(zpage) = self.pool().free(handle, owner).unwrap() {
+        let slot = self.pool().owner_slot(handle);
+        if let Some(zpage) = self.pool().free(handle, slot, owner).unwrap() {
             self.punch(zpage);
             self.pool().release_zpage(zpage);
         }
@@ -134,12 +135,12 @@ pub fn follow(events: impl IntoIterator<Item = Event>, limit: usize) {
                     assert!(memory.is_filled(handle, slot), "somebody wrote into it");
                     if let Event::FreeAndDie(_) = event {
                         let last = !live.keys().any(|&h| Handle(h).zpage() == handle.zpage());
-                        let emptied = pool.free(handle, DEAD).unwrap();
+                        let emptied = pool.free(handle, slot, DEAD).unwrap();
                         assert_eq!(emptied, last.then_some(handle.zpage()));
                     } else {
                         memory.free(handle, 1);
                     }
-                    assert!(pool.free(handle, 1).is_err(), "twice");
+                    assert!(pool.free(handle, slot, 1).is_err(), "twice");
                 }
             }
             Event::Move(n) => {

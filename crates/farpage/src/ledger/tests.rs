@@ -21,18 +21,19 @@ fn dead_pid() -> i32 {
 fn an_entry_is_not_given_up_while_the_parent_is_in_fork() {
     let mut ledger = tree();
     let pool = *ledger.pool();
-    let index = take_entry(&pool, entry_state::EMBRYO).unwrap();
+    let embryo = entry_state::taken_by(sys::getpid());
+    let index = take_entry(&pool, embryo).unwrap();
     let entry = &pool.processes()[index];
     entry.forking.store(1, Ordering::Release);
     entry.pid.store(dead_pid(), Ordering::Relaxed);
     ledger.tick();
-    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::EMBRYO);
+    assert_eq!(entry.state.load(Ordering::Relaxed), embryo);
     entry.pid.store(0, Ordering::Relaxed);
     entry.born_ns.store(1, Ordering::Relaxed);
     ledger.tick();
     assert_eq!(
         entry.state.load(Ordering::Relaxed),
-        entry_state::EMBRYO,
+        embryo,
         "a parent may be stopped in fork"
     );
     entry.pid.store(dead_pid(), Ordering::Relaxed);
@@ -42,15 +43,22 @@ fn an_entry_is_not_given_up_while_the_parent_is_in_fork() {
     assert_eq!(entry.pid.load(Ordering::Relaxed), 0);
 }
 
+/// Ten seconds once were enough to give up an entry, with whoever had taken it or was to live in it stopped for longer.
 #[test]
-fn an_entry_taken_a_moment_ago_is_not_old() {
+fn an_entry_that_was_taken_is_given_up_only_long_after_its_takers_death() {
     let mut ledger = tree();
     let pool = *ledger.pool();
-    let index = take_entry(&pool, entry_state::EMBRYO).unwrap();
+    let embryo = entry_state::taken_by(sys::getpid());
+    let index = take_entry(&pool, embryo).unwrap();
     let entry = &pool.processes()[index];
+    entry.born_ns.store(1, Ordering::Relaxed);
+    ledger.tick();
+    assert_eq!(entry.state.load(Ordering::Relaxed), embryo, "its taker lives");
+    let orphan = entry_state::taken_by(dead_pid());
+    entry.state.store(orphan, Ordering::Relaxed);
     entry.born_ns.store(0, Ordering::Relaxed);
     ledger.tick();
-    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::EMBRYO);
+    assert_eq!(entry.state.load(Ordering::Relaxed), orphan, "taken a moment ago");
     entry.born_ns.store(1, Ordering::Relaxed);
     ledger.tick();
     assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);

@@ -1,0 +1,46 @@
+//! States of a process entry.
+
+pub const FREE: u32 = 0;
+/// Taken for a process that does not live yet; who has taken it stands above these two bits.
+const EMBRYO: u32 = 1;
+pub const LIVE: u32 = 2;
+/// What a dead process held is being returned; the cleaner's pid stands above these two bits.
+pub const CLEANING: u32 = 3;
+
+/// The state in which `pid` cleans up.
+#[must_use]
+pub const fn cleaned_by(pid: i32) -> u32 {
+    CLEANING | (pid as u32) << 2
+}
+
+/// The state of an entry that `pid` has taken, for itself or its child.
+#[must_use]
+pub const fn taken_by(pid: i32) -> u32 {
+    EMBRYO | (pid as u32) << 2
+}
+
+/// Who has taken it, if it is taken and nobody's yet.
+#[must_use]
+pub const fn taker(state: u32) -> Option<i32> {
+    if state & 3 == EMBRYO {
+        Some((state >> 2) as i32)
+    } else {
+        None
+    }
+}
+
+/// Whether it is somebody's, or is to be.
+#[must_use]
+pub const fn is_occupied(state: u32) -> bool {
+    state == LIVE || taker(state).is_some()
+}
+
+/// Who cleans up, if anybody does.
+#[must_use]
+pub const fn cleaner(state: u32) -> Option<i32> {
+    if state & 3 == CLEANING {
+        Some((state >> 2) as i32)
+    } else {
+        None
+    }
+}
