@@ -269,9 +269,10 @@ struct Told {
 }
 
 /// Of a swap file or device, on either side. farpage's file in RAM is as large as the data, and no larger: it is allocated as a
-/// whole, and giving that back takes time.
+/// whole, and giving that back takes time. The child that saves redis's data keeps the old values while the server replaces them.
 fn swap_bytes(of: &Comparison) -> u64 {
-    of.data_bytes + of.data_bytes / 4 + SWAP_SLACK
+    let copies = if of.workload == Workload::Redis { 2 } else { 1 };
+    of.data_bytes * copies + of.data_bytes / 4 + SWAP_SLACK
 }
 
 /// What a file in RAM counts against the limit of its writer: itself, allocated as a whole, and the kernel's lists of its pages
