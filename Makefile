@@ -13,7 +13,7 @@ export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-zpool bench-fit bench-kernel traces lint format clean
+.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-zpool bench-fit bench-kernel traces flame lint format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -84,6 +84,16 @@ bench-kernel: deps build ## several times the budget: farpage against the kernel
 
 traces: deps build ## page touches of real programs, for `farpage sim reclaim build/traces/*.trace` (root, perf)
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/record.py $(TRACES)
+
+FLAME := $(ROOT)/target/flame
+flame: build ## docs/flame-random.svg: where the time of random touches goes (perf; installs inferno into target)
+	@sh tests/real/deps.sh $(PYTHON) linux-perf perf
+	@test -x $(FLAME)/bin/inferno-flamegraph || $(CARGO) install --quiet inferno --root $(FLAME)
+	JEMALLOC_OVERRIDE=$(JEMALLOC) RUSTFLAGS="-C force-frame-pointers=yes" $(CARGO) build --release --target-dir $(FLAME) -p farpage-preload
+	FARPAGE_PRELOAD_SO=$(FLAME)/release/libfarpage_preload.so JEMALLOC_OVERRIDE=$(JEMALLOC) \
+	  $(CARGO) build --release --target-dir $(FLAME) -p farpage-cli
+	@$(PYTHON) tests/bench/flame.py --farpage $(FLAME)/release/farpage --library $(FLAME)/release/libfarpage_preload.so \
+	  --draw $(FLAME)/bin/inferno-flamegraph --out docs/flame-random.svg
 
 lint: format build ## format and lints, warnings denied
 	JEMALLOC_OVERRIDE=$(JEMALLOC) $(CARGO) clippy --workspace --all-targets -- -D warnings

@@ -1,12 +1,14 @@
 """--swap: what is used, and what is refused without being written to."""
 
 import os
+import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 from cases import swapped_out
 from checks import ALL, refused, run_words
-from common import Skip, check
+from common import FARPAGE, Skip, check
 from context import last_words, numpy_sort, test
 from swapoff_test import PYTHON, until
 
@@ -52,8 +54,8 @@ def swap_tiers(context):
 class Loop:
     """A loop device of our own over a new file; detached at the end."""
 
-    def __init__(self, context, mib):
-        self.file = context.directory / "disk.img"
+    def __init__(self, file, mib):
+        self.file = file
         with open(self.file, "wb") as image:
             image.truncate(mib << 20)
         made = subprocess.run(["losetup", "--find", "--show", self.file], capture_output=True, text=True)
@@ -88,10 +90,22 @@ def root_only():
 @test("block-device", ("quick", "soak"))
 def block_device(context):
     root_only()
-    with Loop(context, 512) as loop:
+    with Loop(context.directory / "disk.img", 512) as loop:
         got = context.budget_run(32, numpy_sort(80), extra=["--swap", loop.device])
         check(got.code == 0 and "kept True sorted True" in got.out, f"{got.code} {got.err[-300:]}")
         check(got.stats["pswpout"] > 0, "the device was not used")
+
+
+@test("device-too-large", ("quick", "soak"))
+def device_too_large(context):
+    """A device with more blocks than there are slots was once used up to the last slot, and nobody was told."""
+    root_only()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, Loop(Path(directory) / "disk.img", 20 << 20) as loop:
+        got = context.plain([FARPAGE, "run", "--ram", "32M", "--swap", loop.device, "--", "true"])
+        told = re.search(rf"{loop.device}:\d+G", got.err)
+        check(got.code == 125 and "20 TiB" in got.err and told, f"refused: {got.code} {got.err}")
+        got = context.plain([FARPAGE, "run", "-q", "--ram", "32M", "--swap", told[0], "--", "true"])
+        check(got.code == 0 and not got.err, f"a part of it: {got.code} {got.err}")
 
 
 # Writes 64 MiB that do not compress, compares and frees them, and waits for a file after each.
@@ -149,14 +163,14 @@ def is_in(descriptor, directory):
 def gives_space_back_to_device(context):
     """A block device that can discard is told."""
     root_only()
-    with Loop(context, 256) as loop:
+    with Loop(context.directory / "disk.img", 256) as loop:
         gives_space_back(context, loop.device, lambda _job: os.stat(loop.file).st_blocks * 512)
 
 
 @test("device-in-use", ("quick", "soak"))
 def device_in_use(context):
     root_only()
-    with Loop(context, 64) as loop:
+    with Loop(context.directory / "disk.img", 64) as loop:
         place = loop.mount(context)
         (place / "file").write_text("precious")
         subprocess.run(["sync", "-f", place], check=True)
@@ -179,7 +193,7 @@ def compressed_too_large(context):
 @test("disk-full-at-start", ("quick", "soak"))
 def disk_full(context):
     root_only()
-    with Loop(context, 32) as loop:
+    with Loop(context.directory / "disk.img", 32) as loop:
         place = loop.mount(context)
         refused(context, ["--ram", "64M", "--swap", f"{place}:256M"], pattern="only .* free")
         check(sorted(os.listdir(place)) == ["lost+found"], f"left on the full disk: {os.listdir(place)}")
@@ -189,7 +203,7 @@ def disk_full(context):
 def spec_without_size(context):
     """A directory without a size is bounded by the free space: the run starts, and does not fill the disk up."""
     root_only()
-    with Loop(context, 96) as loop:
+    with Loop(context.directory / "disk.img", 96) as loop:
         place = loop.mount(context)
         look = ["sh", "-c", 'df --output=avail -k "$0" | tail -1', place]
         got = context.plain(run_words("-q", "--ram", "64M", "--swap", place) + look)

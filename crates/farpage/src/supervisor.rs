@@ -198,6 +198,15 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         .huge_swapin
         .store(config.huge_swapin as u32, Ordering::Relaxed);
     for (index, area) in open.iter().enumerate() {
+        let room = pool.layout().device_slots[index];
+        if area.blocks > room {
+            return Err(format!(
+                "--swap {0}: {1} is more than there are slots for (16T in all); give it as {0}:{2}G",
+                area.name,
+                format_size(area.blocks * PAGE_SIZE as u64),
+                (room * PAGE_SIZE as u64) >> 30
+            ));
+        }
         tier_files::describe(&pool, index, area)
             .map_err(|e| format!("--swap {}: {e}; name another place", area.name))?;
         tier_files::open_to_pages(&pool, index);

@@ -29,7 +29,7 @@ use crate::sys::{self, Errno};
 static HAVE: AtomicU32 = AtomicU32::new(0);
 const PATH_MAX: usize = 64;
 
-/// Writes down what `file` is as area `index`. No page goes there yet. What is beyond the last slot number is not used.
+/// Writes down what `file` is as area `index`. No page goes there yet. What a running tree has no slots for is not used.
 pub fn describe(pool: &Pool, index: usize, file: &OpenArea) -> Result<(), Errno> {
     let raw = file.file.as_raw_fd();
     let (dev, ino) = identity(raw)?;

@@ -26,7 +26,7 @@ use crate::sys::{self, Errno};
 /// Runs that can be on their way at once. Each takes up to [`BLOCK`] pages of filling, which nobody is charged for: they are
 /// part of the margin.
 const AREAS: u32 = 2;
-/// Least limit of the tree, in pages, for which the margin has room for that.
+/// Least limit of the tree, in pages for each process there ever was at a time, for which the margin has room for that.
 const LIMIT_MIN: i64 = ((32 << 20) / PAGE) as i64;
 /// What a page of filling takes, in nanoseconds: to be got, to be zeroed, to be given back.
 const FILL_NS: u64 = 1_000;
@@ -120,7 +120,9 @@ impl Scattered {
         if FORCED {
             return run.gaps() != 0 && run.stretches() != 0;
         }
-        mm.header().limit.load(Ordering::Relaxed) >= LIMIT_MIN
+        let header = mm.header();
+        let processes = i64::from(header.entries.load(Ordering::Relaxed));
+        header.limit.load(Ordering::Relaxed) >= LIMIT_MIN * processes
             && run.is_worth_filling(|bound| self.cost.exceeds(bound))
             && !self.turn.fetch_add(1, Ordering::Relaxed).is_multiple_of(MEASURED)
     }
