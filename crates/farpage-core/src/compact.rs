@@ -20,8 +20,9 @@ pub enum Relocation {
 
 /// Moves the object at `from`, of `slot`, to zpage `to` for process index `owner`. With the cluster of the slot locked:
 /// 1. the word names the object: it can't be that of a later life, since nobody is given the slot meanwhile; 2. a copy;
-/// 3. the word is exchanged from the old object to the new one; 4. `free` gives back which of the two no word names then, unless
-/// whoever cleans up after a dead process that was giving up the slot has found it first.
+/// 3. the word is exchanged from the old object to the new one; 4. `free` gives back which of the two no word names then.
+///
+/// Whoever cleans up after a dead process that was giving up the slot may have found that one first.
 pub fn relocate<P: Punch>(
     (slots, table): (&Slots<'_, P>, SwapTable<'_>),
     zpool: &Zpool<'_>,

@@ -24,6 +24,7 @@ use crate::maps;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode, page_of};
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES};
 use crate::puts;
+use crate::reclaim;
 use crate::residency;
 use crate::sys::{self, Errno};
 
@@ -393,6 +394,9 @@ pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
         libc::SYS_mprotect
     };
     let args = [addr, len, prot as u64, pkey.unwrap_or(0) as i64 as u64, 0, 0];
+    if pkey.is_some_and(|key| key > 0) {
+        reclaim::note_keys();
+    }
     let on = mm.mode.load(Ordering::Acquire) != mode::OFF;
     let managed = managed_pages(addr, len).filter(|_| on);
     if let Some((lo, hi)) = managed

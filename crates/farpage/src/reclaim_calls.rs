@@ -4,6 +4,8 @@
 //! Addresses are pages whose words this thread has locked, or frames of a block it holds.
 #![allow(unsafe_code)]
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use crate::bits::mask;
 use crate::mm::{Mm, PAGE};
 use crate::sys;
@@ -36,8 +38,23 @@ pub fn drop_frames(addr: u64, len: u64) {
     let _ = unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) };
 }
 
+/// Set once the program has given memory a protection key. Such memory can't be moved, and whether this thread can write it, by
+/// the rights of a signal handler or of a thread of ours, says nothing of the program's threads.
+static HAS_KEYS: AtomicBool = AtomicBool::new(false);
+
+pub fn note_keys() {
+    HAS_KEYS.store(true, Ordering::Relaxed);
+}
+
+pub fn has_keys() -> bool {
+    HAS_KEYS.load(Ordering::Relaxed)
+}
+
 /// Copies a page that can't be moved (its mapping is read-only, so nobody writes it) and drops the original.
 pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
+    if has_keys() {
+        return false;
+    }
     let mut context = mm.context();
     let to = [context.bounce[0].as_mut_ptr() as u64, PAGE];
     let from = [src, PAGE];

@@ -19,7 +19,7 @@ use super::who::Mean;
 use crate::bits::{bits, mask};
 use crate::mm::{Mm, PAGE, address};
 use crate::reclaim_calls::{
-    carry, carry_back, drop_each, drop_frames, is_writable, map_scratch, populate_write, presence,
+    carry, carry_back, drop_each, drop_frames, has_keys, is_writable, map_scratch, populate_write, presence,
 };
 use crate::sys::{self, Errno};
 
@@ -114,7 +114,7 @@ impl Scattered {
     }
 
     fn is_wanted(&self, mm: &Mm, run: &Run) -> bool {
-        if self.is_unable.load(Ordering::Relaxed) != 0 {
+        if self.is_unable.load(Ordering::Relaxed) != 0 || has_keys() {
             return false;
         }
         if FORCED {
