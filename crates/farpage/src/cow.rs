@@ -18,7 +18,7 @@
 //!   is read, so one of the two sees the other;
 //! - a stale bit (its pages were unmapped meanwhile) costs one needless call.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use farpage_core::kill_point;
 use farpage_core::page_state::Kind;
@@ -27,7 +27,7 @@ use farpage_core::stats::Counter;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address};
 use crate::pool::{ProcEntry, entry_state};
 use crate::reclaim::{self, BLOCK};
-use crate::sys::Errno;
+use crate::sys::{self, Errno};
 
 /// Pages under one protection bit: the window that reclaim evicts from.
 const WINDOW: u64 = BLOCK;
@@ -36,6 +36,54 @@ const WINDOWS_PER_CHUNK: u64 = CHUNK_PAGES / WINDOW;
 const PROTECTED_SHIFT: u64 = 16;
 const PROTECTED_MASK: u32 = ((1 << WINDOWS_PER_CHUNK) - 1) << PROTECTED_SHIFT;
 const _: () = assert!(PROTECTED_MASK & (RESIDENT_MASK | TOUCHED) == 0);
+
+/// How many threads of a process make room for a window at a time. Room is made before it is charged: 128 threads once
+/// found the same room, and overran a limit of 128 MiB by 32.
+const PAYERS_MAX: u32 = 4;
+/// One sleep of a thread that waits for its turn, in microseconds, unless it is woken.
+const TURN_US: u64 = 500;
+
+/// Threads that make room for windows they write to.
+pub struct Payers(AtomicU32);
+
+/// One of them, until dropped.
+struct Turn<'a>(&'a AtomicU32);
+
+impl Payers {
+    pub const fn new() -> Payers {
+        Payers(AtomicU32::new(0))
+    }
+
+    /// Waits for its turn. The gate is held shared, so that no fork copies a turn.
+    fn turn(&self) -> Turn<'_> {
+        loop {
+            let running = self.0.load(Ordering::Relaxed);
+            if running >= PAYERS_MAX {
+                sys::futex_wait(&self.0, running, false, TURN_US);
+            } else if self
+                .0
+                .compare_exchange(running, running + 1, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Turn(&self.0);
+            }
+        }
+    }
+}
+
+impl Turn<'_> {
+    fn taken(&self) -> i64 {
+        i64::from(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.0.fetch_sub(1, Ordering::SeqCst) == PAYERS_MAX {
+            sys::futex_wake(self.0, 1, false);
+        }
+    }
+}
 
 fn bit_of(page: u64) -> u32 {
     1 << (PROTECTED_SHIFT + page % CHUNK_PAGES / WINDOW)
@@ -161,9 +209,13 @@ fn protect(mm: &Mm, page: u64, pages: u64, protect: bool) -> Result<(), Errno> {
 
 /// A write to a protected window: room is made for the copies, then the program may write. The gate is held shared.
 pub fn on_write(mm: &Mm, page: u64) {
-    reclaim::ensure_room(mm, WINDOW as i64);
-    lift(mm, page);
-    mm.header().count(Counter::ForkUnshared, 1);
+    let turn = mm.payers.turn();
+    if is_protected(mm, page) {
+        // For those beside it too, which are not charged yet.
+        reclaim::ensure_room(mm, turn.taken() * WINDOW as i64);
+        lift(mm, page);
+        mm.header().count(Counter::ForkUnshared, 1);
+    }
 }
 
 /// Lifts the protection of the page's window, if it has one, and charges for it. The gate is held.

@@ -19,6 +19,7 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::ZpoolHints;
 use lz4_flex::block::CompressTable;
 
+use crate::cow::Payers;
 use crate::gate::{Gate, Spin};
 use crate::huge_places::Places;
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry, entry_state};
@@ -104,6 +105,8 @@ pub struct Mm {
     pub fork_lock: AtomicU32,
     /// 1 while a forked child may owe for pages shared with this process.
     pub has_debtors: AtomicU32,
+    /// Who makes room for what fork shares.
+    pub payers: Payers,
     /// 1 once the kernel was found unable to write-protect through userfaultfd.
     unprotectable: AtomicU32,
     waiters: [Waiters; 64],
@@ -144,6 +147,7 @@ static MM: Mm = Mm {
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
     has_debtors: AtomicU32::new(0),
+    payers: Payers::new(),
     unprotectable: AtomicU32::new(0),
     waiters: [const {
         Waiters {
