@@ -5,9 +5,12 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <net/if.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 
 #define LEN (10 * PAGE)
@@ -273,11 +276,67 @@ static void names(void)
 	}
 }
 
+/* The structure lies on the stack, and names a buffer that is cold. */
+static void hidden_buffers(void)
+{
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	char plain[4096];
+	struct ifconf expected = {.ifc_len = sizeof plain, .ifc_buf = plain};
+	CHECK_OK("SIOCGIFCONF", ioctl(fd, SIOCGIFCONF, &expected));
+	struct ifconf got = {.ifc_len = sizeof plain, .ifc_buf = cold_page(0xee)};
+	chill();
+	CHECK_OK("SIOCGIFCONF into cold memory", ioctl(fd, SIOCGIFCONF, &got));
+	CHECK_EQ("its length", expected.ifc_len, got.ifc_len);
+	CHECK_MEM("its content", plain, got.ifc_buf, (size_t)expected.ifc_len);
+	close(fd);
+}
+
+static int waiting_on;
+
+static void *wait_for_message(void *buffer)
+{
+	struct iovec into = {buffer, PAGE};
+	struct msghdr header = {.msg_iov = &into, .msg_iovlen = 1};
+	CHECK_EQ("a cancelled recvmsg does not return", -2, recvmsg(waiting_on, &header, 0));
+	return NULL;
+}
+
+static void *wait_for_bytes(void *buffer)
+{
+	struct iovec into[2] = {{buffer, PAGE}, {(char *)buffer + PAGE, PAGE}};
+	CHECK_EQ("a cancelled readv does not return", -2, readv(waiting_on, into, 2));
+	return NULL;
+}
+
+/* Threads that wait in a call on an array of buffers can be cancelled. */
+static void cancelled(void)
+{
+	static void *(*const waits[])(void *) = {wait_for_message, wait_for_bytes};
+	int fds[2];
+	pair(SOCK_STREAM, fds);
+	waiting_on = fds[0];
+	for (size_t i = 0; i < 2 * NELEM(waits); i++) {
+		pthread_t thread;
+		void *result = NULL, *buffer = cold_alloc(2 * PAGE);
+		memset(buffer, 1, 2 * PAGE);
+		chill();
+		pthread_create(&thread, NULL, waits[i % NELEM(waits)], buffer);
+		if (i >= NELEM(waits))
+			sleep_ms(50);
+		CHECK_EQ("pthread_cancel", 0, pthread_cancel(thread));
+		CHECK_EQ("pthread_join", 0, pthread_join(thread, &result));
+		CHECK("was cancelled", result == PTHREAD_CANCELED);
+	}
+	close(fds[0]);
+	close(fds[1]);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"send_recv", send_recv}, {"datagrams", datagrams}, {"messages", messages}, {"many_messages", many_messages},
 		{"options", options_},	  {"addresses", addresses}, {"names", names},
+		{"hidden_buffers", hidden_buffers}, {"cancelled", cancelled},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use farpage::commit;
+use farpage::engine_stack::if_managed;
 use farpage::mem;
 use farpage::mm::{PAGE, mm};
 use tikv_jemalloc_sys as je;
@@ -296,7 +297,8 @@ unsafe extern "C" fn extent_alloc(
     if *commit && !may_grow(size) {
         return core::ptr::null_mut();
     }
-    match mem::allocate(size as u64, libc::PROT_READ | libc::PROT_WRITE, align as u64) {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    match if_managed(|| mem::allocate(size as u64, prot, align as u64)) {
         Ok(address) => {
             *zero = true;
             address as *mut c_void
@@ -308,7 +310,7 @@ unsafe extern "C" fn extent_alloc(
 /// Counts `size` bytes as in use from now on; false when swap could not hold them.
 fn may_grow(size: usize) -> bool {
     let mm = mm();
-    commit::grow(mm, size as u64);
+    if_managed(|| commit::grow(mm, size as u64));
     let fits = commit::room_for(mm, size as u64);
     if !fits {
         commit::commit(mm, -(size as i64));
@@ -347,7 +349,7 @@ unsafe extern "C" fn extent_purge(
     length: usize,
     _arena: c_uint,
 ) -> bool {
-    mem::madvise(address as u64 + offset as u64, length as u64, libc::MADV_DONTNEED) < 0
+    if_managed(|| mem::madvise(address as u64 + offset as u64, length as u64, libc::MADV_DONTNEED)) < 0
 }
 
 /// Extents stay with jemalloc, which reuses them.
@@ -368,7 +370,7 @@ unsafe extern "C" fn extent_destroy(
     _committed: bool,
     _arena: c_uint,
 ) {
-    mem::munmap(address as u64, size as u64);
+    if_managed(|| mem::munmap(address as u64, size as u64));
 }
 
 pub unsafe extern "C" fn extent_split(

@@ -4,12 +4,12 @@
 //! is a cancellation point); else the engine does the call. Plain calls the filter does see, but a trap costs more than
 //! most of them: a buffer that is in RAM is kept there and the call is made at once.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_ulong, c_void};
 
 use farpage::mm::mm;
 use farpage::pool::is_managed;
-use farpage::sys;
 use farpage::trap::{self, present};
+use farpage::{sys, syscalls};
 
 use crate::real::call_real;
 use crate::result;
@@ -41,23 +41,33 @@ unsafe extern "C" {
     fn pthread_setcanceltype(new: c_int, old: *mut c_int) -> c_int;
 }
 
+/// A cancellation point, made as libc makes its own: the thread may be cancelled while it waits. Then pages stay pinned, as after a
+/// jump out of a handler.
+fn cancellable(call: impl FnOnce() -> i64) -> i64 {
+    const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
+    let mut type_before = 0;
+    // SAFETY: this thread's own setting. Whatever must not be left half done is done with signals blocked.
+    unsafe { pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &mut type_before) };
+    let result = call();
+    // SAFETY: as above.
+    unsafe { pthread_setcanceltype(type_before, &mut type_before) };
+    result
+}
+
+/// A call by the engine in place of a libc function that is a cancellation point.
+fn perform(nr: i64, args: [u64; 6]) -> isize {
+    result(cancellable(|| trap::perform(nr, args))) as isize
+}
+
 /// The call on a buffer that is wholly in RAM; `None`: for libc's own function, and the trap.
 fn at_once(nr: i64, args: [u64; 6], buffer: (u64, u64)) -> Option<i64> {
-    const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
     // An offset that looks like memory is one, of /proc/PID/mem: `remote` does that.
     if args.iter().filter(|&&arg| is_managed(arg)).count() != 1 {
         return None;
     }
     let held = present::hold(buffer.0, buffer.1)?;
-    let mut type_before = 0;
-    // SAFETY: the caller's call. A cancellation point, made as libc makes its own: the thread may be cancelled while it waits. Then
-    // the pages stay pinned, as after a jump out of a handler.
-    let raw = unsafe {
-        pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &mut type_before);
-        let raw = sys::raw(nr, args);
-        pthread_setcanceltype(type_before, &mut type_before);
-        raw
-    };
+    // SAFETY: the caller's call.
+    let raw = cancellable(|| unsafe { sys::raw(nr, args) });
     drop(held);
     Some(result(raw))
 }
@@ -109,7 +119,7 @@ macro_rules! vector {
             #[allow(unused_mut)]
             let mut args = [fd as u64, iov as u64, count as u64, 0, 0, 0];
             $(args[$slot] = $arg as u64;)*
-            result(trap::perform(libc::$nr, args)) as isize
+            perform(libc::$nr, args)
         }
     )*};
 }
@@ -137,10 +147,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_i
             flags
         );
     }
-    result(trap::perform(
-        libc::SYS_sendmsg,
-        [fd as u64, msg as u64, flags as u64, 0, 0, 0],
-    )) as isize
+    perform(libc::SYS_sendmsg, [fd as u64, msg as u64, flags as u64, 0, 0, 0])
 }
 
 #[unsafe(no_mangle)]
@@ -153,10 +160,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int
             flags
         );
     }
-    result(trap::perform(
-        libc::SYS_recvmsg,
-        [fd as u64, msg as u64, flags as u64, 0, 0, 0],
-    )) as isize
+    perform(libc::SYS_recvmsg, [fd as u64, msg as u64, flags as u64, 0, 0, 0])
 }
 
 #[unsafe(no_mangle)]
@@ -170,10 +174,10 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, msgs: *mut c_void, count: u32, flag
             flags
         );
     }
-    result(trap::perform(
+    perform(
         libc::SYS_sendmmsg,
         [fd as u64, msgs as u64, u64::from(count), flags as u64, 0, 0],
-    )) as c_int
+    ) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -202,7 +206,7 @@ pub unsafe extern "C" fn recvmmsg(
         timeout as u64,
         0,
     ];
-    result(trap::perform(libc::SYS_recvmmsg, args)) as c_int
+    perform(libc::SYS_recvmmsg, args) as c_int
 }
 
 type Iov = *const libc::iovec;
@@ -272,4 +276,19 @@ pub unsafe extern "C" fn process_madvise(
 pub unsafe extern "C" fn vmsplice(fd: c_int, iov: Iov, count: usize, flags: u32) -> isize {
     let args = [fd as u64, iov as u64, count as u64, u64::from(flags), 0, 0];
     result(trap::perform(libc::SYS_vmsplice, args)) as isize
+}
+
+/// Variadic in C: the argument is passed on whether or not there is one, as libc itself does it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, command: c_ulong, argument: *mut c_void) -> c_int {
+    let args = [fd as u64, command, argument as u64, 0, 0, 0];
+    if mm().is_active() && syscalls::hides_pointers(libc::SYS_ioctl, &args) {
+        return result(trap::perform(libc::SYS_ioctl, args)) as c_int;
+    }
+    call_real!(
+        ioctl as fn(c_int, c_ulong, *mut c_void) -> c_int,
+        fd,
+        command,
+        argument
+    )
 }

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
+use farpage::engine_stack::if_managed;
 use farpage::mem::{self, Map};
 use farpage::mremap::{self, Remap};
 use farpage::{mm::mm, trap};
@@ -25,7 +26,7 @@ pub unsafe extern "C" fn mmap(
         fd,
         offset: offset as u64,
     };
-    result(mem::mmap(request)) as *mut c_void
+    result(if_managed(|| mem::mmap(request))) as *mut c_void
 }
 
 #[unsafe(no_mangle)]
@@ -43,22 +44,24 @@ pub unsafe extern "C" fn mmap64(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
-    result(mem::munmap(addr as u64, len as u64)) as c_int
+    result(if_managed(|| mem::munmap(addr as u64, len as u64))) as c_int
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
-    result(mem::mprotect(addr as u64, len as u64, prot, None)) as c_int
+    result(if_managed(|| mem::mprotect(addr as u64, len as u64, prot, None))) as c_int
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, pkey: c_int) -> c_int {
-    result(mem::mprotect(addr as u64, len as u64, prot, Some(pkey))) as c_int
+    result(if_managed(|| {
+        mem::mprotect(addr as u64, len as u64, prot, Some(pkey))
+    })) as c_int
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
-    result(mem::madvise(addr as u64, len as u64, advice)) as c_int
+    result(if_managed(|| mem::madvise(addr as u64, len as u64, advice))) as c_int
 }
 
 /// Returns the error number; DONTNEED does nothing here, as in glibc.
@@ -67,7 +70,7 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
     if advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
-    -(mem::madvise(addr as u64, len as u64, advice).min(0)) as c_int
+    -(if_managed(|| mem::madvise(addr as u64, len as u64, advice)).min(0)) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -85,11 +88,11 @@ pub unsafe extern "C" fn mremap(
         flags,
         new: new as u64,
     };
-    result(mremap::mremap(request)) as *mut c_void
+    result(if_managed(|| mremap::mremap(request))) as *mut c_void
 }
 
 fn lock(nr: i64, addr: *const c_void, len: usize, flags: u64, on: bool) -> c_int {
-    let done = mem::mlock(addr as u64, len as u64, on);
+    let done = if_managed(|| mem::mlock(addr as u64, len as u64, on));
     result(done.unwrap_or_else(|| trap::perform(nr, [addr as u64, len as u64, flags, 0, 0, 0]))) as c_int
 }
 

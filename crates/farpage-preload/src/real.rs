@@ -22,7 +22,7 @@ real_functions! {
     sigaction signal siginterrupt sigaltstack sigsuspend ppoll pselect epoll_pwait epoll_pwait2
     readv writev preadv pwritev preadv64 pwritev64 preadv2 pwritev2 preadv64v2 pwritev64v2
     read write pread pread64 pwrite pwrite64 recv send epoll_wait poll
-    sendmsg recvmsg sendmmsg recvmmsg
+    sendmsg recvmsg sendmmsg recvmmsg ioctl
     close dup2 dup3 ptrace
 }
 

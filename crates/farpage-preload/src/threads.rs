@@ -13,7 +13,9 @@ use farpage::{sys, trap};
 use crate::placed::{self, Stack};
 use crate::real::call_real;
 
-const STACK_LEN: u64 = 64 << 10;
+/// In bytes, with a page that guards it. Handlers of the program's that ask for an alternate stack run here too, and expect a
+/// roomy one.
+const STACK_LEN: u64 = 256 << 10;
 /// The most rounds of destructors that libc runs (limits.h).
 const PTHREAD_DESTRUCTOR_ITERATIONS: u64 = 4;
 /// Finished threads' stacks kept for the next ones.
@@ -52,14 +54,23 @@ pub fn start_beliefs() {
     sigmask::keep_in(belief);
 }
 
-/// The alternate stack that this library gave this thread, or NULL.
+/// The alternate stack that this library gave this thread, or none.
 pub fn own_stack() -> libc::stack_t {
     // SAFETY: this thread's own storage.
-    let stack = unsafe { *farpage_thread_stack() };
+    within(unsafe { *farpage_thread_stack() })
+}
+
+/// A mapped stack as the kernel is told of it.
+fn within(stack: *mut c_void) -> libc::stack_t {
+    let none = stack.is_null();
     libc::stack_t {
-        ss_sp: stack,
-        ss_flags: if stack.is_null() { libc::SS_DISABLE } else { 0 },
-        ss_size: if stack.is_null() { 0 } else { STACK_LEN as usize },
+        ss_sp: if none {
+            stack
+        } else {
+            stack.wrapping_byte_add(PAGE as usize)
+        },
+        ss_flags: if none { libc::SS_DISABLE } else { 0 },
+        ss_size: if none { 0 } else { (STACK_LEN - PAGE) as usize },
     }
 }
 
@@ -68,10 +79,7 @@ fn take_stack() -> u64 {
         .iter()
         .map(|slot| slot.swap(0, Ordering::Acquire))
         .find(|&stack| stack != 0);
-    spare.map_or_else(
-        || sys::engine_memory(STACK_LEN).unwrap_or(0),
-        |stack| stack as u64,
-    )
+    spare.map_or_else(|| sys::engine_stack(STACK_LEN).unwrap_or(0), |stack| stack as u64)
 }
 
 /// The destructor of this library's key. libc runs destructors in rounds while they set values again; those of the program
@@ -95,11 +103,7 @@ fn give_back(stack: *mut c_void) {
     // SAFETY: this thread leaves the stack before anyone else gets it.
     unsafe {
         *farpage_thread_stack() = core::ptr::null_mut();
-        let off = libc::stack_t {
-            ss_sp: core::ptr::null_mut(),
-            ss_flags: libc::SS_DISABLE,
-            ss_size: 0,
-        };
+        let off = within(core::ptr::null_mut());
         sys::raw(libc::SYS_sigaltstack, [&off as *const _ as u64, 0, 0, 0, 0, 0]);
     }
     let free = |slot: &&AtomicUsize| {
@@ -125,11 +129,7 @@ pub fn give_alternate_stack() {
         if stack == 0 {
             return;
         }
-        let new = libc::stack_t {
-            ss_sp: stack as *mut c_void,
-            ss_flags: 0,
-            ss_size: STACK_LEN as usize,
-        };
+        let new = within(stack as *mut c_void);
         sys::raw(libc::SYS_sigaltstack, [&new as *const _ as u64, 0, 0, 0, 0, 0]);
         *farpage_thread_stack() = stack as *mut c_void;
         if KEY.load(Ordering::Relaxed) == u32::MAX {

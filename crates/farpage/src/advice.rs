@@ -160,10 +160,7 @@ pub fn prefetch(mm: &Mm, lo: u64, hi: u64, advice: i32) -> i64 {
         if kind == Kind::Resident || (kind == Kind::Untouched && !untouched_too) {
             continue;
         }
-        let mask = sys::block_signals();
-        let outcome = fault::fault(mm, page);
-        sys::set_mask(mask);
-        if outcome == fault::Outcome::NotManaged {
+        if fault::fault(mm, page) == fault::Outcome::NotManaged {
             return ENOMEM;
         }
     }

@@ -44,6 +44,7 @@ const PAYERS_MAX: u32 = 4;
 const TURN_US: u64 = 500;
 
 /// Threads that make room for windows they write to.
+#[derive(Default)]
 pub struct Payers(AtomicU32);
 
 /// One of them, until dropped.

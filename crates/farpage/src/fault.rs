@@ -14,6 +14,7 @@ use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::{Counter, Source};
 
 use crate::cow;
+use crate::engine_stack;
 use crate::huge;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, page_of};
 use crate::pool::{MANAGED_PAGES, flag};
@@ -35,9 +36,12 @@ pub enum Outcome {
     NotManaged,
 }
 
-/// Brings `page` in. The caller has blocked signals.
+/// Brings `page` in, on behalf of code that may run on any stack.
 pub fn fault(mm: &Mm, page: u64) -> Outcome {
-    touched(mm, Touch { page, offset: 0 })
+    let mask = sys::block_signals();
+    let outcome = engine_stack::run(|| touched(mm, Touch { page, offset: 0 }));
+    sys::set_mask(mask);
+    outcome
 }
 
 /// Brings the page of a touched managed address in. The caller has blocked signals.
@@ -336,10 +340,7 @@ fn wake_waiters(mm: &Mm, page: u64) {
 pub fn pin(mm: &Mm, page: u64) -> bool {
     add_pin(mm, page);
     while mm.load(page).kind() != Kind::Resident || cow::is_protected(mm, page) {
-        let mask = sys::block_signals();
-        let outcome = fault(mm, page);
-        sys::set_mask(mask);
-        if outcome == Outcome::NotManaged {
+        if fault(mm, page) == Outcome::NotManaged {
             unpin(mm, page);
             return false;
         }

@@ -22,6 +22,7 @@ use crate::births;
 use crate::cleanup;
 use crate::cow;
 use crate::dispatch::Dispatched;
+use crate::engine_stack;
 use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
@@ -66,6 +67,13 @@ pub fn by_number(nr: i64, args: [u64; 6]) -> Option<i64> {
 
 /// The fork itself: 0 in the child, its pid in the parent, or `-errno`.
 pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
+    let mask = sys::block_signals();
+    let pid = engine_stack::run(|| fork_alone(nr, args));
+    sys::set_mask(mask);
+    pid
+}
+
+fn fork_alone(nr: i64, args: [u64; 6]) -> i64 {
     let mm = mm();
     let _alone = mm.gate.alone();
     let embryo = entry_state::taken_by(sys::getpid());

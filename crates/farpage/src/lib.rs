@@ -22,6 +22,7 @@ pub mod control;
 pub mod cow;
 pub mod discard;
 pub mod dispatch;
+pub mod engine_stack;
 pub mod fault;
 pub mod filter;
 pub mod fork;

@@ -8,7 +8,7 @@
 //! Raw calls here act on ranges that the program itself asked to change.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
@@ -329,8 +329,7 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     // The words are changed here: see puts::leave.
     let step = mm.entry().puts.begin();
     for page in lo..hi {
-        let word = mm.word(page);
-        let state = PageState(word.load(Ordering::Relaxed));
+        let state = empty(mm.word(page), pins_too);
         match state.kind() {
             Kind::Resident => resident += 1,
             Kind::Swapped => {
@@ -340,11 +339,6 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
             _ => {}
         }
         pinned |= state.pins() != 0 && !pins_too;
-        if pins_too {
-            word.store(0, Ordering::Release);
-        } else if state.raw() != 0 {
-            word.store(state.replace(PageState::untouched()).raw(), Ordering::Release);
-        }
     }
     kill_point!("discard-worded");
     puts::put_all(mm, &slots[..count]);
@@ -359,6 +353,24 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
         let words = mm.word(lo) as *const _ as u64;
         // SAFETY: every word of that page is zero, and reads as zero after.
         let _ = unsafe { sys::madvise(words, CHUNK_PAGES * 8, libc::MADV_REMOVE) };
+    }
+}
+
+/// Makes a page untouched; its state before. Pins come and go outside of the gate.
+fn empty(word: &AtomicU64, pins_too: bool) -> PageState {
+    loop {
+        let seen = PageState(word.load(Ordering::Relaxed));
+        if seen.raw() == 0 {
+            return seen;
+        }
+        let then = match pins_too {
+            true => 0,
+            false => seen.replace(PageState::untouched()).raw(),
+        };
+        let changed = word.compare_exchange(seen.raw(), then, Ordering::AcqRel, Ordering::Relaxed);
+        if changed.is_ok() {
+            return seen;
+        }
     }
 }
 

@@ -257,7 +257,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         discard(mm, old_lo, old_hi, &alone);
         let old_too = request.flags & libc::MREMAP_DONTUNMAP == 0 || register(mm, old_lo, old_hi);
         if !register(mm, new_lo, new_hi) || !old_too {
-            sys::die(&["farpage: memory moved by mremap could not be registered; the program was stopped"]);
+            lost_registration();
         }
     }
     mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
@@ -265,6 +265,10 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
     }
     result
+}
+
+fn lost_registration() -> ! {
+    sys::die(&["farpage: memory moved by mremap could not be registered; the program was stopped"])
 }
 
 fn mark_apart(addr: u64, len: u64, advice: i32) {
@@ -328,7 +332,11 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     }
     if result >= 0 {
         discard(mm, lo, hi, &alone);
-        forget(mm, lo, hi);
+        if request.flags & libc::MREMAP_DONTUNMAP == 0 {
+            forget(mm, lo, hi);
+        } else if active && !register(mm, lo, hi) {
+            lost_registration();
+        }
     }
     result
 }

@@ -6,12 +6,49 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::activate;
 use crate::bits::mask;
 use crate::mm::{Mm, PAGE};
-use crate::sys;
+use crate::sys::{self, Errno};
 
-/// Bit i: page i from `addr` has memory (in RAM or in the host's own swap).
+/// Bit i: page i from `addr`, of 64 at most, has memory (in RAM or in the host's own swap).
 pub fn presence(addr: u64, pages: u64) -> u64 {
+    let resident = in_ram(addr, pages);
+    if resident == mask(pages) || !host_has_swap() {
+        return resident;
+    }
+    // mincore doesn't count what the host has swapped out. Without /proc it has to do.
+    resident | in_host_swap(addr, pages).unwrap_or(0)
+}
+
+fn host_has_swap() -> bool {
+    // SAFETY: a structure of integers, all zero is one; the kernel fills it.
+    let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
+    // SAFETY: as above.
+    let result = unsafe { sys::raw(libc::SYS_sysinfo, [&raw mut info as u64, 0, 0, 0, 0, 0]) };
+    result < 0 || info.totalswap != 0
+}
+
+fn in_host_swap(addr: u64, pages: u64) -> Result<u64, Errno> {
+    const SWAPPED: u64 = 1 << 62;
+    let fd = activate::open_pagemap()?;
+    let mut entries = [0u64; 64];
+    // SAFETY: the buffer holds 64 entries.
+    let read = unsafe {
+        sys::pread_all(
+            fd,
+            entries.as_mut_ptr() as u64,
+            pages.min(64) * 8,
+            addr / PAGE * 8,
+        )
+    };
+    sys::close(fd);
+    read?;
+    let swapped = entries.iter().map(|entry| u64::from(entry & SWAPPED != 0));
+    Ok(swapped.enumerate().fold(0, |bits, (i, bit)| bits | bit << i))
+}
+
+fn in_ram(addr: u64, pages: u64) -> u64 {
     let mut vec = [0u8; 64];
     // SAFETY: mincore only reads page tables and writes one byte a page into vec.
     let result = unsafe {

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::page_state::Kind;
 
 use crate::cow;
+use crate::engine_stack;
 use crate::fault;
 use crate::mem::managed_pages;
 use crate::mm::{Mm, PAGE, TOUCHED, mm};
@@ -32,10 +33,10 @@ pub fn keep(addr: u64, len: u64) {
     (top..hi).for_each(|page| fault::pin_for_good(mm, page));
     if mm.is_active() {
         let mask = sys::block_signals();
-        {
+        engine_stack::run(|| {
             let _inside = mm.gate.shared();
             cow::lift_range(mm, lo, hi);
-        }
+        });
         sys::set_mask(mask);
     }
 }

@@ -112,6 +112,14 @@ pub fn engine_memory(len: u64) -> Result<u64, Errno> {
     unsafe { mmap(0, len, PROT_RW, MAP_MANAGED, -1, 0) }
 }
 
+/// The same for a stack, whose lowest page can't be accessed.
+pub fn engine_stack(len: u64) -> Result<u64, Errno> {
+    let stack = engine_memory(len)?;
+    // SAFETY: mapped just now. Where the kernel can't split a mapping any more the stack has no guard.
+    let _ = unsafe { mprotect(stack, 4096, libc::PROT_NONE) };
+    Ok(stack)
+}
+
 /// Sleeps until `word` is woken, differs from `expected`, or `timeout_us` passed (0 = no limit). Spurious returns are fine.
 pub fn futex_wait(word: &AtomicU32, expected: u32, shared: bool, timeout_us: u64) {
     let ts = [
@@ -232,22 +240,29 @@ pub fn block_signals() -> SigMask {
 }
 
 pub fn set_mask(mask: SigMask) -> SigMask {
-    let mut old: SigMask = 0;
-    // SAFETY: both masks are 8 bytes, the kernel's size.
-    unsafe {
-        raw(
-            libc::SYS_rt_sigprocmask,
-            [
-                libc::SIG_SETMASK as u64,
-                &mask as *const _ as u64,
-                &mut old as *mut _ as u64,
-                8,
-                0,
-                0,
-            ],
-        )
-    };
-    old
+    /// In one page, so that the kernel either reads one and writes the other, or does nothing.
+    #[repr(C, align(16))]
+    struct Masks {
+        new: SigMask,
+        old: SigMask,
+    }
+    let mut masks = Masks { new: mask, old: 0 };
+    let at = &raw mut masks;
+    loop {
+        // SAFETY: both masks are 8 bytes, the kernel's size, and this function's own.
+        unsafe {
+            let (new, old) = (&raw const (*at).new as u64, &raw mut (*at).old as u64);
+            let result = raw(
+                libc::SYS_rt_sigprocmask,
+                [libc::SIG_SETMASK as u64, new, old, 8, 0, 0],
+            );
+            if result >= 0 {
+                return (*at).old;
+            }
+            // A stack in managed memory, evicted between two instructions: the touch brings it back.
+            (*at).old = 0;
+        }
+    }
 }
 
 /// Reads `buf.len()` bytes at `off`; short reads are retried, end of file gives an error.

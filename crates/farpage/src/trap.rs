@@ -16,6 +16,7 @@ pub mod present;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::births;
+use crate::engine_stack;
 use crate::fault;
 use crate::filter::{FilterConfig, build};
 use crate::mem;
@@ -253,7 +254,10 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
     }
     let index = nr as usize;
     if syscalls::memory_call(index, &args) {
-        return memory_call(nr, args);
+        let mask = sys::block_signals();
+        let result = engine_stack::run(|| memory_call(nr, args));
+        sys::set_mask(mask);
+        return result;
     }
     if nr == libc::SYS_close_range {
         return close_range(args);

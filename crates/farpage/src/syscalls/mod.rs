@@ -247,6 +247,16 @@ pub fn memory_call(nr: usize, args: &[u64; 6]) -> bool {
     (0..6).any(|arg| call.memory >> arg & 1 == 1 && is_managed(args[arg]))
 }
 
+/// Whether pointers of this call lie in memory, where the filter does not look.
+#[must_use]
+pub fn hides_pointers(nr: i64, args: &[u64; 6]) -> bool {
+    match describe(nr as usize).map(|call| call.hidden) {
+        Some(Hidden::Always { arg }) => args[usize::from(arg)] != 0,
+        Some(Hidden::When { arg, values }) => values.contains(&(args[usize::from(arg)] as u32)),
+        Some(Hidden::None) | None => false,
+    }
+}
+
 /// Whether the kernel keeps a pointer that this call gives it: see [`Syscall::kept`].
 #[must_use]
 pub fn keeps(nr: usize, args: &[u64; 6]) -> bool {
