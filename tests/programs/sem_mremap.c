@@ -148,11 +148,16 @@ static void dont_unmap(void)
 		chill();
 		CHECK_FILL("old place again in use", p, LEN, 10);
 		CHECK_FILL("new place later", q, LEN, 9);
-		char *room = free_room(LEN);
+		/* Beside managed memory, or far from it. */
+		char *room = cold ? free_room(LEN) : (char *)0x100000000000;
 		char *r = mremap(q, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, room);
 		CHECK_EQ("DONTUNMAP to a fixed place", (uintptr_t)room, (uintptr_t)r);
 		CHECK_FILL("its content", room, LEN, 9);
 		CHECK_ZERO("what it left", q, LEN);
+		fill(q, LEN, 12);
+		chill();
+		CHECK_FILL("what it left, in use again", q, LEN, 12);
+		CHECK_FILL("its content later", room, LEN, 9);
 		munmap(p, LEN);
 		munmap(q, LEN);
 		munmap(room, LEN);

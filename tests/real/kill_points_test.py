@@ -34,6 +34,8 @@ KILL_FARPAGE = ROOT / "target/kill/kill/farpage"
 SOURCE = ROOT / "crates/farpage-core/src/kill.rs"
 # Points armed in one tree.
 TOGETHER = 15
+# The same of points that are passed often, so that each still kills: in the soak.
+FEW = 4
 # The pass that kills. In the soak later ones too, which rarely passed points do not come to.
 PASS = 2
 LATER_PASSES = (17, 80)
@@ -150,8 +152,9 @@ def kill_points(context):
             never -= run_tree(context, dict.fromkeys(left, 1))
     check(not never, f"points that nobody passed: {sorted(never)}")
     for count in LATER_PASSES if context.soak else ():
-        for batch in batches:
-            run_tree(context, {name: count for name in batch})
+        for kind in kinds:
+            for at in range(0, len(kind), FEW):
+                run_tree(context, {name: count for name in kind[at : at + FEW]})
 
 
 # The point, and one pass in how many is a pause of how many microseconds.

@@ -17,6 +17,7 @@ import time
 
 import bench_test  # noqa: F401 (registers its tests)
 import checks  # noqa: F401
+import host_swap_test
 import huge_test  # noqa: F401
 import kill_points_test  # noqa: F401
 import options_test  # noqa: F401
@@ -160,6 +161,7 @@ def main():
         return 2
     BUILD.mkdir(exist_ok=True)
     sweep()
+    host_swap_test.sweep()
     started = time.monotonic()
     who = f"uid {NOBODY}" if options.suite == "user" and os.geteuid() == 0 else f"uid {os.geteuid()}"
     print(f"suite {options.suite}: {len(plan)} tests as {who}\n{header()}", flush=True)

@@ -34,7 +34,7 @@ QUICK_SIZES = {
     "sem_wait": (34, 32),
     "sem_bigio": (24, 32),
     "sem_threads": (64, 8),
-    "sem_stacks": (24, 32),
+    "sem_stacks": (20, 22),
 }
 
 
