@@ -190,6 +190,18 @@ def compressed_too_large(context):
     check("three quarters" not in quiet.err, f"told for nothing: {quiet.err[-300:]}")
 
 
+@test("swap-in-ram")
+def swap_in_ram(context):
+    """A swap file in RAM frees none: that is said, and done."""
+    if "tmpfs" not in (words := Path("/proc/mounts").read_text().split()) or "/dev/shm" not in words:
+        raise Skip("/dev/shm is no tmpfs here")
+    for place in ("/dev/shm:64M", f"/dev/shm/farpage-{os.getpid()}:64M"):
+        told = context.plain(run_words("--ram", "64M", "--swap", place) + ["true"])
+        check(told.code == 0 and "tmpfs" in told.err, f"{place}, told: {told.err[-300:]}")
+    quiet = context.plain(run_words("--ram", "64M", "--swap", context.directory) + ["true"])
+    check("tmpfs" not in quiet.err, f"told for nothing: {quiet.err[-300:]}")
+
+
 @test("disk-full-at-start", ("quick", "soak"))
 def disk_full(context):
     root_only()

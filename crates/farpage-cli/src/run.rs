@@ -2,8 +2,9 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -44,9 +45,8 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     let ram_bytes = args.ram.resolve(limits::available_bytes().map_err(failed)?);
     let stats_file = args.stats_json.as_deref().map(StatsFile::open).transpose()?;
     if !args.quiet {
-        too_much_compressed(&areas, ram_bytes)
-            .iter()
-            .for_each(|line| say(line));
+        let lines = too_much_compressed(&areas, ram_bytes).into_iter();
+        lines.chain(in_memory(&areas)).for_each(|line| say(&line));
     }
     let config = RunConfig {
         ram_bytes,
@@ -95,6 +95,24 @@ fn too_much_compressed(areas: &[AreaSpec], ram_bytes: u64) -> Option<String> {
             format_size(most)
         )),
         _ => None,
+    })
+}
+
+/// What is said of swap files that lie in RAM themselves.
+fn in_memory(areas: &[AreaSpec]) -> impl Iterator<Item = String> {
+    areas.iter().filter_map(|area| {
+        let AreaSpec::Path(PathSpec { path, .. }) = area else {
+            return None;
+        };
+        // A file that is not there yet is made in the directory that it names.
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let place = if path.exists() { path } else { directory.unwrap_or(Path::new(".")) };
+        let held_in_ram = fs::metadata(place).is_ok_and(|meta| !meta.file_type().is_block_device())
+            && probe::is_tmpfs(place).unwrap_or(false);
+        held_in_ram.then(|| {
+            let shown = path.display();
+            format!("--swap {shown}: is on a tmpfs, whose files lie in RAM: swapping there frees none; name a place on a disk")
+        })
     })
 }
 
