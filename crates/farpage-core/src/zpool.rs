@@ -44,154 +44,14 @@ use crate::kill_point;
 use crate::swap_table::Impossible;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Bytes in a zpage.
-pub const ZPAGE_BYTES: usize = if cfg!(all(test, loom)) { 64 } else { 32768 };
-/// Bytes of the header at the front of every object.
-pub const HEADER_BYTES: usize = 16;
-/// Objects in a zpage, by size class. The steps are small where compressed pages mostly are: half of a step is what an object
-/// wastes, and every class in use what its last zpage lacks.
-#[cfg(all(test, loom))]
-const OBJECTS: [u16; 1] = [2];
-#[cfg(not(all(test, loom)))]
-const OBJECTS: [u16; 28] = [
-    256, 192, 128, 96, 80, 64, 56, 48, 42, 36, 32, 28, 25, 23, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,
-    10, 9, 8,
-];
-/// Number of size classes, the smallest objects first.
-pub const CLASSES: usize = OBJECTS.len();
-/// Bytes of the largest object, its header included.
-pub const OBJECT_MAX: usize = class_bytes(CLASSES - 1);
-
-/// Objects begin at multiples of so many bytes of their zpage.
-const ALIGN: usize = 16;
-/// By size in units of [`ALIGN`], rounded up.
-const CLASS_OF: [u8; OBJECT_MAX / ALIGN + 1] = {
-    let mut classes = [0; OBJECT_MAX / ALIGN + 1];
-    let (mut units, mut class) = (0, 0);
-    while units < classes.len() {
-        if units * ALIGN > class_bytes(class) {
-            class += 1;
-        }
-        classes[units] = class as u8;
-        units += 1;
-    }
-    classes
-};
 const WORD_BYTES: usize = 4;
 const ZPAGE_WORDS: usize = ZPAGE_BYTES / WORD_BYTES;
-/// The most zpages a handle can tell apart: 1 TiB of data.
-pub const ZPAGES_MAX: usize = 1 << ZPAGE_BITS;
-const ZPAGE_BITS: u32 = 25;
-const INDEX_BITS: u32 = 8;
 /// Descriptors looked at before a fresh zpage is taken.
 const NEAR_SCAN: usize = 64;
 /// How many classes larger an object may be put that finds no room in its own.
 const LARGER: usize = 3;
 /// Passes over the headers before a reservation is given back.
 const CLAIM_PASSES: usize = 16;
-
-/// The size class for objects of `bytes`, header included; none above [`OBJECT_MAX`].
-#[must_use]
-pub const fn class_of(bytes: usize) -> Option<usize> {
-    if bytes > OBJECT_MAX {
-        return None;
-    }
-    Some(CLASS_OF[bytes.div_ceil(ALIGN)] as usize)
-}
-
-/// Bytes of an object of a class, header included.
-#[must_use]
-pub const fn class_bytes(class: usize) -> usize {
-    ZPAGE_BYTES / class_objects(class) / ALIGN * ALIGN
-}
-
-/// Objects in a zpage of a class.
-#[must_use]
-pub const fn class_objects(class: usize) -> usize {
-    OBJECTS[class] as usize
-}
-
-/// An object: its class (7 bits), zpage (25 bits) and index in the zpage (8 bits). 40 bits in all.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Handle(pub u64);
-
-impl Handle {
-    /// The object at `index`, below 256, of a zpage below [`ZPAGES_MAX`] and a class below [`CLASSES`].
-    #[must_use]
-    pub const fn new(class: usize, zpage: usize, index: usize) -> Self {
-        Self((((class as u64) << ZPAGE_BITS | zpage as u64) << INDEX_BITS) | index as u64)
-    }
-
-    /// The size class.
-    #[must_use]
-    pub const fn class(self) -> usize {
-        (self.0 >> (ZPAGE_BITS + INDEX_BITS)) as usize
-    }
-
-    /// The zpage index.
-    #[must_use]
-    pub const fn zpage(self) -> usize {
-        (self.0 >> INDEX_BITS) as usize & (ZPAGES_MAX - 1)
-    }
-
-    /// The index of the object in its zpage.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self.0 as usize & ((1 << INDEX_BITS) - 1)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Free,
-    Active,
-    Emptying,
-    Invalid,
-}
-
-/// A descriptor word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Desc(u64);
-
-impl Desc {
-    const FREE: Self = Self(0);
-    const STATE: u64 = 0b11;
-    const CLASS_SHIFT: u32 = 2;
-    const CLASS: u64 = 0x7f;
-    const IN_USE_SHIFT: u32 = 9;
-    const IN_USE: u64 = 0x3ff;
-    const OWNER_SHIFT: u32 = 19;
-
-    const fn active(class: usize, in_use: usize) -> Self {
-        Self(1 | ((class as u64) << Self::CLASS_SHIFT) | ((in_use as u64) << Self::IN_USE_SHIFT))
-    }
-
-    const fn emptying(class: usize, owner: u16) -> Self {
-        Self(2 | ((class as u64) << Self::CLASS_SHIFT) | ((owner as u64) << Self::OWNER_SHIFT))
-    }
-
-    const fn state(self) -> State {
-        match self.0 & Self::STATE {
-            0 => State::Free,
-            1 if self.class() < CLASSES => State::Active,
-            2 => State::Emptying,
-            _ => State::Invalid,
-        }
-    }
-
-    const fn class(self) -> usize {
-        ((self.0 >> Self::CLASS_SHIFT) & Self::CLASS) as usize
-    }
-
-    const fn in_use(self) -> usize {
-        ((self.0 >> Self::IN_USE_SHIFT) & Self::IN_USE) as usize
-    }
-
-    const fn owner(self) -> u16 {
-        (self.0 >> Self::OWNER_SHIFT) as u16
-    }
-}
 
 /// Where a process looks first. Only for speed: any values are correct, all zero is the start.
 #[derive(Debug)]
@@ -612,19 +472,13 @@ const fn impossible(slot: u32, desc: Desc, expected: &'static str) -> Impossible
     }
 }
 
-fn load(desc: &AtomicU64) -> Desc {
-    Desc(desc.load(Ordering::Acquire))
-}
-
-/// One CAS that both publishes what its thread did before and sees what the last change published.
-fn exchange(desc: &AtomicU64, seen: Desc, next: Desc) -> Result<(), Desc> {
-    desc.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Acquire)
-        .map(|_| ())
-        .map_err(Desc)
-}
-
 mod compact;
 pub use compact::Tally;
+mod words;
+pub use words::{
+    CLASSES, HEADER_BYTES, Handle, OBJECT_MAX, ZPAGE_BYTES, ZPAGES_MAX, class_bytes, class_objects, class_of,
+};
+use words::{Desc, State, exchange, load};
 
 #[cfg(all(test, loom))]
 mod models;

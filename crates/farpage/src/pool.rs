@@ -17,7 +17,6 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, O
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{Device, DeviceState, SHUT_LEAVING};
 use farpage_core::fifo::Fifo;
-use farpage_core::kill_point;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
 use farpage_core::slots::{self, Parts, Punch, Slots};
 use farpage_core::stats::{Counter, Histogram, Source};
@@ -27,7 +26,6 @@ use farpage_core::workingset::Workingset;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 
 use crate::control::Control;
-use crate::steps::Steps;
 use crate::sys::{self, Errno};
 use crate::syscalls::{MANAGED_SHIFT, MANAGED_TAG};
 
@@ -60,29 +58,11 @@ pub fn is_managed(addr: u64) -> bool {
     addr.wrapping_sub(MANAGED_BASE) < MANAGED_LEN
 }
 
-/// Where each part lies, in bytes from the start of the pool. Written once, before anyone else maps it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Layout {
-    /// Slot numbers of each device, of which `DeviceState::missing` have no block; the last is without a file.
-    pub device_slots: [u64; DEVICES],
-    pub device_states: u64,
-    pub current: u64,
-    pub clusters: u64,
-    pub cluster_count: u64,
-    pub lists: u64,
-    pub fifo: u64,
-    pub slots: u64,
-    pub descs: u64,
-    pub zdata: u64,
-    pub zpage_count: u64,
-    /// End of the part that every process maps.
-    pub common: u64,
-    pub states: u64,
-    pub total: u64,
-}
-
+mod entry;
 pub mod entry_state;
+mod layout;
+pub use entry::ProcEntry;
+pub use layout::{Geometry, Layout};
 
 /// What is to be known of a swap area.
 pub mod trait_of {
@@ -92,86 +72,6 @@ pub mod trait_of {
     pub const PUNCHES: u64 = 2;
     /// A block device that discards.
     pub const DISCARDS: u64 = 4;
-}
-
-/// What the tree's creator decides.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Geometry {
-    pub area_blocks: [u64; MAX_AREAS],
-    /// Most zpages the compressed tier may use.
-    pub zpages: u64,
-}
-
-impl Layout {
-    #[must_use]
-    pub fn new(geometry: &Geometry) -> Layout {
-        const ALIGN: u64 = 2 << 20;
-        let mut layout = Layout::default();
-        // A compressed page is at least one 64-byte object, but 16 per page of storage is as dense as data gets
-        // in practice; slots are 8 bytes of sparse memory each.
-        let compressed = geometry.zpages * (ZPAGE_BYTES / PAGE_SIZE) as u64 * 16;
-        let given = geometry.area_blocks.iter().sum::<u64>() + compressed;
-        let spare = (CLUSTERS_MAX * CLUSTER_SLOTS as u64).saturating_sub(given) / DEVICES as u64;
-        let reserved = RESERVED.min(spare / CLUSTER_SLOTS as u64 * CLUSTER_SLOTS as u64);
-        let areas = geometry.area_blocks.map(|blocks| blocks.max(reserved));
-        let wanted = areas.into_iter().chain([compressed]);
-        // Cluster 0 is nobody's.
-        layout.cluster_count = 1;
-        for (slots, wanted) in layout.device_slots.iter_mut().zip(wanted) {
-            let left = (CLUSTERS_MAX - layout.cluster_count) * CLUSTER_SLOTS as u64;
-            *slots = wanted.min(left);
-            layout.cluster_count += slots.div_ceil(CLUSTER_SLOTS as u64);
-        }
-        let mut at = round(
-            size_of::<Header>() as u64 + (MAX_PROCESSES * size_of::<ProcEntry>()) as u64,
-            ALIGN,
-        );
-        let mut take = |bytes: u64| {
-            let start = at;
-            at = round(at + bytes, ALIGN);
-            start
-        };
-        layout.device_states = take((DEVICES * size_of::<DeviceState>()) as u64);
-        layout.current = take((slots::CPUS * slots::CURRENT_WORDS * 8) as u64);
-        layout.clusters = take(layout.cluster_count * 8);
-        layout.lists = take(slots::list_words(layout.cluster_count as usize) as u64 * 8);
-        layout.fifo = take(FIFO_PLACES + layout.cluster_count * 4);
-        layout.slots = take(layout.slot_count() * 8);
-        layout.zpage_count = geometry.zpages;
-        layout.descs = take(geometry.zpages * 8);
-        layout.zdata = take(geometry.zpages * ZPAGE_BYTES as u64);
-        layout.common = at;
-        layout.states = at;
-        layout.total = layout.states + MAX_PROCESSES as u64 * STATES_LEN;
-        layout
-    }
-
-    #[must_use]
-    pub fn slot_count(&self) -> u64 {
-        self.cluster_count * CLUSTER_SLOTS as u64
-    }
-
-    /// The devices: areas in the order given, then the one without a file.
-    fn devices(&self) -> [Device; DEVICES] {
-        let mut first_cluster = 1;
-        core::array::from_fn(|i| {
-            let device = Device {
-                first_cluster,
-                slots: self.device_slots[i] as u32,
-                priority: -(i as i32) - 1,
-                has_file: i < MAX_AREAS,
-                // Its state says what its file wants.
-                rotates: false,
-                discards: false,
-            };
-            first_cluster = device.end_cluster();
-            device
-        })
-    }
-}
-
-fn round(value: u64, to: u64) -> u64 {
-    value.div_ceil(to) * to
 }
 
 /// One swap file or device. All zero where there is none.
@@ -265,46 +165,6 @@ pub mod flag {
     pub const EAGER: u32 = 2;
     pub const NO_FOLLOW: u32 = 4;
     pub const ALLOW_IO_URING: u32 = 8;
-}
-
-#[repr(C, align(128))]
-pub struct ProcEntry {
-    pub state: AtomicU32,
-    pub pid: AtomicI32,
-    /// 1 once the process manages its memory.
-    pub active: AtomicU32,
-    /// 1 while the parent is in the fork that makes this process: until it knows the pid, nobody takes the entry for that of
-    /// a dead one.
-    pub forking: AtomicU32,
-    /// 1 between a call of exec and the new image's start.
-    pub execing: AtomicU32,
-    pub resident: AtomicI64,
-    pub frames: AtomicI64,
-    /// What of the two above has been added to `Header::charged`.
-    pub charged: AtomicI64,
-    /// Pages inherited by fork and shared still, not in `charged` yet (see `cow`).
-    pub owed: AtomicI64,
-    /// Index + 1 of the process that forked this one, while that lives; 0: none.
-    pub parent: AtomicU32,
-    pub unmanaged: AtomicI64,
-    pub committed: AtomicI64,
-    /// The most pages of that since the supervisor last looked, which the limit leaves room for while the process is dormant.
-    pub promised: AtomicI64,
-    pub born_ns: AtomicU64,
-    /// Pages that another process asks this one to bring in (see `remote`); 0: none.
-    pub wanted: AtomicU64,
-    /// Steps from the change of a page's word to the put of the slot it named.
-    pub puts: Steps,
-    /// Steps in which slots gain references or names of slots change their place: fork, mremap.
-    pub moves: Steps,
-    /// Steps in which a compressed object is taken or given back.
-    pub objects: Steps,
-    /// `Header::area_epoch` that this process has the files of; its maximum: it needs none.
-    pub area_epoch: AtomicU32,
-    /// Why it could not get one of them; 0: it could.
-    pub area_errno: AtomicI32,
-    /// Asks a dormant process to become active (see `sentinel`).
-    pub call_up: AtomicU32,
 }
 
 /// A mapped pool.
@@ -624,45 +484,5 @@ impl Header {
             return UNKNOWN;
         }
         (bytes_in * 1000 / (count(Counter::CompressedBytesOut) + rejected).max(1)).max(1000)
-    }
-}
-
-impl ProcEntry {
-    /// Counts pages that came or, negative, went.
-    pub fn charge(&self, header: &Header, pages: i64) {
-        self.charged.fetch_add(pages, Ordering::Relaxed);
-        kill_point!("charge-half");
-        header.charged.fetch_add(pages, Ordering::Relaxed);
-    }
-
-    /// Charges up to `pages` of what is owed; how many. Charged first, so that a death in between leaves too much charged to this
-    /// process, until it ends, and not too little.
-    pub fn pay(&self, header: &Header, pages: i64) -> i64 {
-        let most = pages.min(self.owed.load(Ordering::Relaxed)).max(0);
-        if most == 0 {
-            return 0;
-        }
-        self.charge(header, most);
-        kill_point!("pay-charged");
-        let paid = self.take_owed(most);
-        if paid < most {
-            self.charge(header, paid - most);
-        }
-        paid
-    }
-
-    fn take_owed(&self, pages: i64) -> i64 {
-        let mut owed = self.owed.load(Ordering::Relaxed);
-        while owed > 0 {
-            let taken = owed.min(pages);
-            match self
-                .owed
-                .compare_exchange_weak(owed, owed - taken, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => return taken,
-                Err(now) => owed = now,
-            }
-        }
-        0
     }
 }

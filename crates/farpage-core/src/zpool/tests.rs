@@ -38,7 +38,7 @@ fn classes() {
     for class in 0..CLASSES {
         assert_eq!(class_of(class_bytes(class)), Some(class));
         assert!(class_objects(class) * class_bytes(class) <= ZPAGE_BYTES);
-        assert!(class_objects(class) <= 1 << INDEX_BITS);
+        assert!(class_objects(class) <= 1 << words::INDEX_BITS);
     }
 }
 

@@ -13,6 +13,7 @@ mod nested;
 mod table;
 #[cfg(test)]
 mod tests;
+mod walks;
 
 /// The managed memory of a process is `[MANAGED_TAG << 40, (MANAGED_TAG + 1) << 40)`.
 ///

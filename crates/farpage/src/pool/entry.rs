@@ -1,0 +1,88 @@
+//! A process's entry in the table of the tree.
+
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use farpage_core::kill_point;
+
+use super::Header;
+use crate::steps::Steps;
+
+#[repr(C, align(128))]
+pub struct ProcEntry {
+    pub state: AtomicU32,
+    pub pid: AtomicI32,
+    /// 1 once the process manages its memory.
+    pub active: AtomicU32,
+    /// 1 while the parent is in the fork that makes this process: until it knows the pid, nobody takes the entry for that of
+    /// a dead one.
+    pub forking: AtomicU32,
+    /// 1 between a call of exec and the new image's start.
+    pub execing: AtomicU32,
+    pub resident: AtomicI64,
+    pub frames: AtomicI64,
+    /// What of the two above has been added to `Header::charged`.
+    pub charged: AtomicI64,
+    /// Pages inherited by fork and shared still, not in `charged` yet (see `cow`).
+    pub owed: AtomicI64,
+    /// Index + 1 of the process that forked this one, while that lives; 0: none.
+    pub parent: AtomicU32,
+    pub unmanaged: AtomicI64,
+    pub committed: AtomicI64,
+    /// The most pages of that since the supervisor last looked, which the limit leaves room for while the process is dormant.
+    pub promised: AtomicI64,
+    pub born_ns: AtomicU64,
+    /// Pages that another process asks this one to bring in (see `remote`); 0: none.
+    pub wanted: AtomicU64,
+    /// Steps from the change of a page's word to the put of the slot it named.
+    pub puts: Steps,
+    /// Steps in which slots gain references or names of slots change their place: fork, mremap.
+    pub moves: Steps,
+    /// Steps in which a compressed object is taken or given back.
+    pub objects: Steps,
+    /// `Header::area_epoch` that this process has the files of; its maximum: it needs none.
+    pub area_epoch: AtomicU32,
+    /// Why it could not get one of them; 0: it could.
+    pub area_errno: AtomicI32,
+    /// Asks a dormant process to become active (see `sentinel`).
+    pub call_up: AtomicU32,
+}
+
+impl ProcEntry {
+    /// Counts pages that came or, negative, went.
+    pub fn charge(&self, header: &Header, pages: i64) {
+        self.charged.fetch_add(pages, Ordering::Relaxed);
+        kill_point!("charge-half");
+        header.charged.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Charges up to `pages` of what is owed; how many. Charged first, so that a death in between leaves too much charged to this
+    /// process, until it ends, and not too little.
+    pub fn pay(&self, header: &Header, pages: i64) -> i64 {
+        let most = pages.min(self.owed.load(Ordering::Relaxed)).max(0);
+        if most == 0 {
+            return 0;
+        }
+        self.charge(header, most);
+        kill_point!("pay-charged");
+        let paid = self.take_owed(most);
+        if paid < most {
+            self.charge(header, paid - most);
+        }
+        paid
+    }
+
+    fn take_owed(&self, pages: i64) -> i64 {
+        let mut owed = self.owed.load(Ordering::Relaxed);
+        while owed > 0 {
+            let taken = owed.min(pages);
+            match self
+                .owed
+                .compare_exchange_weak(owed, owed - taken, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return taken,
+                Err(now) => owed = now,
+            }
+        }
+        0
+    }
+}
