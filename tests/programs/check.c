@@ -345,7 +345,7 @@ int temp_file(void)
 	int fd = open(dir ? dir : "/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (fd >= 0)
 		return fd;
-	char path[] = "/tmp/farpage-test-XXXXXX";
+	char path[] = "/tmp/test-XXXXXX";
 	fd = mkostemp(path, O_CLOEXEC);
 	if (fd < 0) {
 		fail_at(WHERE, "temp_file", "no place for a file: %s", strerror(errno));

@@ -310,7 +310,7 @@ static void spawned(void)
 		posix_spawnattr_t *attr = must_malloc(sizeof *attr);
 		sigset_t *mask = cold_alloc(PAGE);
 		pid_t *pid = cold_alloc(PAGE);
-		char *out = cold_string("/tmp/farpage-sem-exec-XXXXXX"), *null = cold_string("/dev/null");
+		char *out = cold_string("/tmp/sem-exec-XXXXXX"), *null = cold_string("/dev/null");
 		close(mkstemp(out));
 		posix_spawn_file_actions_init(acts);
 		posix_spawn_file_actions_addopen(acts, 1, out, O_WRONLY | O_TRUNC, 0);

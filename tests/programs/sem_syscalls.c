@@ -140,7 +140,7 @@ static void paths(void)
 	struct statx *stx = cold_page(0xee);
 	struct statfs *fs = cold_page(0xee);
 	struct timespec *times_ = cold_page(0);
-	strcpy(dir, "/tmp/farpage-sem-XXXXXX");
+	strcpy(dir, "/tmp/sem-XXXXXX");
 	CHECK("mkdtemp", mkdtemp(dir));
 	sprintf(file, "%s/file", dir);
 	sprintf(other, "%s/link", dir);
@@ -197,7 +197,7 @@ static void directories(void)
 {
 	char *buf = cold_alloc(16 * PAGE);
 	memset(buf, 0, 16 * PAGE);
-	char dir[] = "/tmp/farpage-dents-XXXXXX", name[64];
+	char dir[] = "/tmp/dents-XXXXXX", name[64];
 	CHECK("mkdtemp", mkdtemp(dir));
 	for (int i = 0; i < 500; i++) {
 		snprintf(name, sizeof name, "%s/entry-%d", dir, i);
@@ -335,7 +335,7 @@ static void offsets(void)
 
 static void direct(void)
 {
-	char path[] = "/var/tmp/farpage-direct-XXXXXX", *src = cold_alloc(LEN), *dst = cold_alloc(LEN);
+	char path[] = "/var/tmp/direct-XXXXXX", *src = cold_alloc(LEN), *dst = cold_alloc(LEN);
 	close(mkstemp(path));
 	int fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
 	unlink(path);

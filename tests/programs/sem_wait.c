@@ -320,7 +320,7 @@ static void notifications(void)
 		skip("notifications", "inotify: %s", strerror(errno));
 		return;
 	}
-	strcpy(path, "/tmp/farpage-watch-XXXXXX");
+	strcpy(path, "/tmp/watch-XXXXXX");
 	CHECK("mkdtemp", mkdtemp(path));
 	chill();
 	int wd = inotify_add_watch(fd, path, IN_DELETE_SELF);

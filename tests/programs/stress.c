@@ -203,7 +203,7 @@ static void channels_open(struct thread *t)
 {
 	t->file = open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (t->file < 0) {
-		char path[] = "/tmp/farpage-stress-XXXXXX";
+		char path[] = "/tmp/stress-XXXXXX";
 		t->file = mkostemp(path, O_CLOEXEC);
 		unlink(path);
 	}
