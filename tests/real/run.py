@@ -49,7 +49,7 @@ COLUMNS = (
 
 # Run by --delivery thread in `make test` too; the others in the soak only. On a machine whose page faults cost five times
 # what they should, all of it has to end within half an hour.
-THREAD_IN_QUICK = ("stress-32M-8t", "kill-children", "swap-overfull", "libc-helpers")
+THREAD_IN_QUICK = ("stress-32M-8t", "kill-children", "swap-overfull", "libc-helpers", "sem_")
 
 
 def planned(suite, deliveries):

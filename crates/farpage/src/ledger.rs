@@ -13,6 +13,7 @@ use farpage_core::units::PAGE_SIZE;
 
 use crate::cleanup;
 use crate::compact;
+use crate::orphans::Orphans;
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state};
 use crate::recount;
 use crate::sentinel;
@@ -72,6 +73,7 @@ pub struct Ledger {
     /// How often faults had made room themselves at the tick before, and how many pages had come ahead of their touch.
     demand: (u64, u64),
     share: TierShare,
+    orphans: Orphans,
 }
 
 /// A job that is done at a tick, unless it took so long lately that it would take more than its part of the time. Holds when it is
@@ -132,6 +134,7 @@ impl Ledger {
             objects: 0,
             demand: (0, 0),
             share: TierShare::default(),
+            orphans: Orphans::default(),
         }
     }
 
@@ -140,7 +143,7 @@ impl Ledger {
         &self.pool
     }
 
-    /// Processes alive at the last tick.
+    /// Processes alive at the last tick, those included that only borrow the memory of one that is not.
     #[must_use]
     pub fn live(&self) -> usize {
         self.live
@@ -192,6 +195,7 @@ impl Ledger {
                 beside.add(pages);
             }
         }
+        self.live += self.orphans.run(&self.pool, self.pool_fd, now);
         self.recounts.run(now, || recount::mend(&self.pool, self.pool_fd));
         self.compacts.run(now, || self.objects = compact::run(&self.pool));
         self.mend_charges();
@@ -243,6 +247,9 @@ impl Ledger {
         let known = &mut self.starts[index];
         let replaced = known.0 == born && known.1 != seen.start_time;
         if seen.gone || replaced || left_by_exec(entry, pid) {
+            if entry.active.load(Ordering::Relaxed) != 0 {
+                self.orphans.note_end(&self.pool);
+            }
             cleanup::return_everything(&self.pool, self.pool_fd, index, born);
             return None;
         }

@@ -42,6 +42,7 @@ pub mod maps;
 pub mod mem;
 pub mod mm;
 pub mod mremap;
+mod orphans;
 pub mod pool;
 pub mod prefetch;
 mod proc_dirs;

@@ -436,8 +436,8 @@ impl Header {
     /// Whether somebody looks at the tree now and then.
     pub fn supervisor_lives(&self) -> bool {
         let pid = self.supervisor.load(Ordering::Relaxed);
-        // SAFETY: signal 0 only asks; EPERM would mean that it is there too.
-        pid > 0 && unsafe { sys::raw(libc::SYS_kill, [pid as u64, 0, 0, 0, 0, 0]) } != -i64::from(libc::ESRCH)
+        // EPERM means that it is there too.
+        pid > 0 && sys::kill(pid, 0) != Err(Errno(libc::ESRCH))
     }
 
     /// Asks every process of the tree to reclaim.

@@ -376,6 +376,12 @@ impl Num {
     }
 }
 
+/// Sends a signal; number 0 only asks whether there is such a process.
+pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(libc::SYS_kill, [pid as u64, signal as u64, 0, 0, 0, 0]) }.map(drop)
+}
+
 /// Ends this process: something was found that must not go on (a page that can't be trusted).
 pub fn die(parts: &[&str]) -> ! {
     complain(parts);
