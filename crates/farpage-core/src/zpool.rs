@@ -126,6 +126,19 @@ impl<'a> Zpool<'a> {
     /// no room, `bytes` is above [`OBJECT_MAX`], or `slot` is 0.
     #[must_use]
     pub fn alloc(&self, hints: &ZpoolHints, limit_zpages: usize, bytes: usize, slot: u32) -> Option<Handle> {
+        self.alloc_telling(hints, limit_zpages, bytes, slot, |_| ())
+    }
+
+    /// The same; `fresh` is told a zpage that was free, before anything is written to it: to get its memory at once.
+    #[must_use]
+    pub fn alloc_telling(
+        &self,
+        hints: &ZpoolHints,
+        limit_zpages: usize,
+        bytes: usize,
+        slot: u32,
+        fresh: impl FnOnce(usize),
+    ) -> Option<Handle> {
         let class = class_of(bytes)?;
         let last = hints.last.get(class)?;
         if slot == 0 {
@@ -134,7 +147,11 @@ impl<'a> Zpool<'a> {
         let handle = self
             .take(last.load(Ordering::Relaxed) as usize, class, slot)
             .or_else(|| self.take_near(hints.scan.get(class)?, class, slot))
-            .or_else(|| self.take_fresh(&hints.free, limit_zpages, class, slot))
+            .or_else(|| {
+                let zpage = self.open_fresh(&hints.free, limit_zpages, class)?;
+                fresh(zpage);
+                self.claim(zpage, class, 0, slot)
+            })
             .or_else(|| self.take_anywhere(class, slot))?;
         if handle.class() == class {
             last.store(handle.zpage() as u32, Ordering::Relaxed);
@@ -215,7 +232,8 @@ impl<'a> Zpool<'a> {
         })
     }
 
-    fn take_fresh(&self, cursor: &AtomicU32, limit: usize, class: usize, slot: u32) -> Option<Handle> {
+    /// Activates a free zpage, with one reservation, the caller's.
+    fn open_fresh(&self, cursor: &AtomicU32, limit: usize, class: usize) -> Option<usize> {
         if !self.raise_used(limit.min(self.zpages())) {
             return None;
         }
@@ -233,7 +251,7 @@ impl<'a> Zpool<'a> {
         };
         cursor.store((zpage + 1) as u32, Ordering::Relaxed);
         kill_point!("zpool-activated");
-        self.claim(zpage, class, 0, slot)
+        Some(zpage)
     }
 
     /// Where a cursor stands, and how many zpages to look at from there.

@@ -333,6 +333,14 @@ impl Pool {
         };
     }
 
+    /// Gets the memory of a fresh zpage by one call: a fault for each page of it costs several times as much, and threads that store
+    /// side by side wait for each other's.
+    pub fn populate_zpage(&self, zpage: usize) {
+        let at = self.zdata((zpage * ZPAGE_BYTES) as u64);
+        // SAFETY: changes no content. Where it fails, the first write to each page gets its memory.
+        let _ = unsafe { sys::madvise(at, ZPAGE_BYTES as u64, libc::MADV_POPULATE_WRITE) };
+    }
+
     fn part<T>(&self, offset: u64, count: u64) -> &'static [T] {
         // SAFETY: offsets come from the layout, whose parts are aligned to 2 MiB (the process table to the header's
         // size, a multiple of ProcEntry's alignment) and lie inside the mapping; T is a struct of atomics.

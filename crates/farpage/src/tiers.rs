@@ -360,7 +360,9 @@ pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context
     let header = mm.header();
     let limit = header.zpages_limit.load(Ordering::Relaxed) as usize;
     let _step = mm.entry().objects.begin();
-    let handle = zpool.alloc(&mm.zhints, limit, page.length + HEADER_BYTES, slot)?;
+    let bytes = page.length + HEADER_BYTES;
+    let fresh = |zpage| mm.pool().populate_zpage(zpage);
+    let handle = zpool.alloc_telling(&mm.zhints, limit, bytes, slot, fresh)?;
     let at = mm.pool().zdata(zpool.offset(handle) as u64);
     // SAFETY: the object is ours until its slot is published; it has room for the header and `length` bytes.
     unsafe {
