@@ -34,7 +34,7 @@ const FILL_NS: u64 = 1_000;
 const FLUSHES: u64 = 3;
 const AREA_LEN: u64 = BLOCK * PAGE;
 /// One run in so many goes the plain way, which tells what a stretch costs by now.
-const MEASURED: u32 = 16;
+const MEASURED: u32 = 64;
 /// In the build that tests kill and hold up threads in, runs come this way whatever it costs.
 const FORCED: bool = cfg!(feature = "kill-points");
 
