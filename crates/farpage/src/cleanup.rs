@@ -81,7 +81,13 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     header
         .unmanaged
         .fetch_sub(entry.unmanaged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-    for word in [&entry.resident, &entry.frames, &entry.owed, &entry.promised] {
+    for word in [
+        &entry.resident,
+        &entry.frames,
+        &entry.owed,
+        &entry.promised,
+        &entry.apart,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
     entry.parent.store(0, Ordering::Relaxed);

@@ -24,6 +24,7 @@ use farpage_core::kill_point;
 use farpage_core::page_state::Kind;
 use farpage_core::stats::Counter;
 
+use crate::ledger::COPIES_PART;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address};
 use crate::pool::{ProcEntry, entry_state};
 use crate::reclaim::{self, BLOCK};
@@ -123,13 +124,14 @@ pub fn before_clone(mm: &Mm, resident: i64, frames: i64, headroom: i64) -> i64 {
     bare
 }
 
-/// The child is going to copy some of what is not managed, too, and the supervisor sees it only at its next look: until then
-/// the limit is lower.
-pub fn reserve_for_child(mm: &Mm) {
+/// The child is going to copy what is not managed, too, and the supervisor sees it only at its next look: until then the
+/// limit is lower.
+pub fn reserve_for_child(mm: &Mm, child: &ProcEntry) {
     let header = mm.header();
-    let unmanaged = mm.entry().unmanaged.load(Ordering::Relaxed);
+    let apart = mm.entry().apart.load(Ordering::Relaxed);
+    child.apart.store(apart, Ordering::Relaxed);
     let limit = header.limit.load(Ordering::Relaxed).max(0);
-    header.lower_limit((unmanaged / 2).clamp(0, limit / 8));
+    header.lower_limit(apart.clamp(0, limit / COPIES_PART));
 }
 
 /// In the child, alone, registered: the same windows become protected here too.

@@ -195,7 +195,7 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     child.resident.store(resident, Ordering::Relaxed);
     child.frames.store(frames, Ordering::Relaxed);
     let at_once = cow::before_clone(mm, resident, frames, thread::headroom(mm));
-    cow::reserve_for_child(mm);
+    cow::reserve_for_child(mm, child);
     child.owed.store(resident + frames, Ordering::Relaxed);
     kill_point!("fork-owed");
     child.pay(mm.header(), at_once);

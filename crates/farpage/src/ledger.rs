@@ -1,7 +1,7 @@
 //! The books of a tree: who lives, what is not managed, and the limit that follows from it.
 //!
-//! limit = budget - what processes use beside managed memory - what dormant ones may still fill without a word - the pool's
-//! own metadata - a margin.
+//! limit = budget - what processes use beside managed memory - what dormant ones may still fill without a word - part of
+//! what forked ones may still copy without a word - the pool's own metadata - a margin.
 
 use std::collections::HashMap;
 use std::fs;
@@ -37,6 +37,9 @@ const DRIFT_TICKS: u32 = 8;
 const AHEAD_MANY: u64 = 64;
 /// Pages of the budget that are left for what is not counted yet, beside a 128th of it.
 const MARGIN: i64 = 64;
+/// What forked processes share beside managed pages, and may each copy, takes at most one part in so many of the limit: children
+/// may go on sharing it for good.
+pub const COPIES_PART: i64 = 8;
 
 /// What was found when a process's fair share of shared memory was last read, in pages.
 struct Share {
@@ -100,6 +103,8 @@ struct Beside {
     unmanaged: i64,
     /// Mapped for writing by dormant processes and not touched yet: nobody is asked when it is.
     promised: i64,
+    /// Shared since fork, beyond the one copy: the kernel copies it when it is written, and nobody is asked.
+    copies: i64,
 }
 
 impl Beside {
@@ -107,6 +112,7 @@ impl Beside {
         self.uncharged += other.uncharged;
         self.unmanaged += other.unmanaged;
         self.promised += other.promised;
+        self.copies += other.copies;
     }
 }
 
@@ -173,6 +179,7 @@ impl Ledger {
             if entry.forking.load(Ordering::Acquire) != 0 {
                 // However long the parent takes (it may be stopped).
                 self.live += 1;
+                beside.copies += entry.apart.load(Ordering::Relaxed);
                 continue;
             }
             if taker.is_some() && born == 0 {
@@ -206,9 +213,12 @@ impl Ledger {
         self.set_limit(beside);
         sentinel::call_up(&self.pool);
         let header = self.pool.header();
+        // Made during this look, and taken off the limit that was just replaced.
         let late = header.promises.load(Ordering::SeqCst) - promises;
+        let born = |entry: &&ProcEntry| entry.born_ns.load(Ordering::Relaxed) >= now;
+        let children = self.pool.processes().iter().filter(born);
+        let late = late + children.map(|entry| copies(entry, 0)).sum::<i64>();
         if late > 0 {
-            // Made during this look, and taken off the limit that was just replaced.
             header.lower_limit(late);
         }
     }
@@ -242,6 +252,7 @@ impl Ledger {
                 uncharged: before,
                 unmanaged: before,
                 promised: promised(entry, before),
+                copies: copies(entry, before),
             });
         };
         let known = &mut self.starts[index];
@@ -264,6 +275,7 @@ impl Ledger {
             uncharged,
             unmanaged,
             promised: promised(entry, unmanaged.max(uncharged)),
+            copies: copies(entry, unmanaged),
         })
     }
 
@@ -273,6 +285,7 @@ impl Ledger {
     fn unmanaged(&mut self, entry: &ProcEntry, pid: i32, anon: i64, now: u64) -> (i64, i64) {
         let managed = entry.resident.load(Ordering::Relaxed) + entry.frames.load(Ordering::Relaxed);
         let apart = anon - managed;
+        entry.apart.store(apart.max(0), Ordering::Relaxed);
         if self.entries < 2 && self.live == 0 {
             return (apart.max(0), apart.max(0));
         }
@@ -310,13 +323,17 @@ impl Ledger {
 
     fn set_limit(&mut self, beside: Beside) {
         let Beside {
-            unmanaged, promised, ..
+            unmanaged,
+            promised,
+            copies,
+            ..
         } = beside;
         let header = self.pool.header();
         let budget = header.budget.load(Ordering::Relaxed);
         let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);
         let margin = MARGIN + budget / 128;
-        let limit = (budget - unmanaged - promised - metadata - margin).max(header.least_limit());
+        let rest = budget - unmanaged - promised - metadata - margin;
+        let limit = (rest - copies.clamp(0, rest.max(0) / COPIES_PART)).max(header.least_limit());
         header.limit.store(limit, Ordering::Relaxed);
         let is_short = self.has_little_headroom();
         let headroom = header.headroom.load(Ordering::Relaxed);
@@ -343,6 +360,15 @@ fn promised(entry: &ProcEntry, seen: i64) -> i64 {
     // What is mapped from here on is taken off the limit by the process; what was mapped before is seen by the second look.
     entry.promised.store(committed(), Ordering::SeqCst);
     (committed() - seen.max(0)).max(0)
+}
+
+/// Pages that a process has beside managed ones and shares since a fork, all but the `counted` ones. A dormant one has
+/// promised more than them.
+fn copies(entry: &ProcEntry, counted: i64) -> i64 {
+    if entry.active.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    (entry.apart.load(Ordering::Relaxed) - counted).max(0)
 }
 
 /// True for a process that called exec and now runs something that has not joined the pool.

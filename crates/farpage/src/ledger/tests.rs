@@ -147,6 +147,32 @@ fn what_dormant_processes_may_fill_is_left_free() {
     );
 }
 
+/// Four workers once copied 9 MiB of what they shared with their parent beside managed memory before their shares were read again:
+/// one run in eight passed the hard limit.
+#[test]
+fn what_children_may_copy_is_left_free_up_to_a_part_of_the_limit() {
+    const APART: i64 = 1000;
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    let header = pool.header();
+    header.budget.store(100 * APART, Ordering::Relaxed);
+    let index = take_entry(&pool, entry_state::taken_by(sys::getpid())).unwrap();
+    let entry = &pool.processes()[index];
+    entry.forking.store(1, Ordering::Release);
+    entry.active.store(1, Ordering::Relaxed);
+    let limit = |ledger: &mut Ledger, apart: i64| {
+        entry.apart.store(apart, Ordering::Relaxed);
+        ledger.tick();
+        header.limit.load(Ordering::Relaxed)
+    };
+    let alone = limit(&mut ledger, 0);
+    let near = |limit: i64, expected: i64| (limit - expected).abs() < APART / 10;
+    let shared = limit(&mut ledger, APART);
+    assert!(near(shared, alone - APART), "{shared} of {alone}");
+    let most = limit(&mut ledger, 90 * APART);
+    assert!(near(most, alone - alone / COPIES_PART), "{most} of {alone}");
+}
+
 /// A process that mapped and unmapped a little many times once took all of that off the limit.
 #[test]
 fn memory_mapped_again_and_again_is_promised_once() {

@@ -27,6 +27,8 @@ pub struct ProcEntry {
     /// Index + 1 of the process that forked this one, while that lives; 0: none.
     pub parent: AtomicU32,
     pub unmanaged: AtomicI64,
+    /// Pages beside managed ones that are mapped, whoever shares them.
+    pub apart: AtomicI64,
     pub committed: AtomicI64,
     /// The most pages of that since the supervisor last looked, which the limit leaves room for while the process is dormant.
     pub promised: AtomicI64,
