@@ -19,6 +19,7 @@ import bench_test  # noqa: F401 (registers its tests)
 import checks  # noqa: F401
 import host_swap_test
 import huge_test  # noqa: F401
+import kept_test  # noqa: F401
 import kill_points_test  # noqa: F401
 import options_test  # noqa: F401
 import readahead_test  # noqa: F401

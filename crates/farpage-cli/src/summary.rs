@@ -84,10 +84,11 @@ pub fn lines(snapshot: &Snapshot) -> Vec<String> {
     }
     lines.push(latency_line("all", all));
     lines.push(format!(
-        "swap-out: zswpout {}, pswpout {}, swpout_zero {}; written {}",
+        "swap-out: zswpout {}, pswpout {}, swpout_zero {}, swpout_unchanged {}; written {}",
         count(Counter::Zswpout),
         count(Counter::Pswpout),
         count(Counter::SwpoutZero),
+        count(Counter::SwpoutUnchanged),
         format_size(count(Counter::FileWriteBytes))
     ));
     lines.push(format!(

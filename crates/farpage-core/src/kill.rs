@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 118] = [
+pub const POINTS: [&str; 120] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-stored",
@@ -60,6 +60,8 @@ pub const POINTS: [&str; 118] = [
     "store-locked",
     "store-worded",
     "store-published",
+    "kept-judged",
+    "kept-left",
     "frames-dropped",
     "frames-uncharged",
     // Huge pages come, come back from their place, and go.

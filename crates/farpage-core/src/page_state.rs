@@ -1,10 +1,10 @@
 //! One word per page of a process: what the page is, who works on it, how many calls pin it.
 //!
 //! ```text
-//! 63                              24 23         8 7 6  5  4  3 2   0
-//! +---------------------------------+------------+---+--+--+--+-----+
-//! | payload: frame, or stamp, slot  | pins       | 0 |RA|Y |L |kind |
-//! +---------------------------------+------------+---+--+--+--+-----+
+//! 63             48 47                     16 15        6  5  4  3 2   0
+//! +----------------+-------------------------+-----------+--+--+--+-----+
+//! | frame or stamp | slot                    | pins      |RA|Y |L |kind |
+//! +----------------+-------------------------+-----------+--+--+--+-----+
 //! ```
 //!
 //! The word is the only authority on a page. A thread that wants to change the kind sets the lock bit by CAS,
@@ -15,8 +15,11 @@
 //!   array;
 //! - pins belong to system calls in flight, not to the kind, so a change of kind carries them over: that is
 //!   what [`PageState::replace`] is for. Reclaim leaves a page with pins alone;
-//! - the payload means a frame when `Cached`, a slot (32 bits) and above it a stamp (8 bits, [`crate::workingset`]) when
-//!   `Swapped`, and is zero otherwise.
+//! - the upper 16 bits mean a frame when `Cached`, a stamp (8 bits, [`crate::workingset`]) when `Swapped`, and are zero
+//!   otherwise;
+//! - a page that is `Swapped` names a slot. One that is `Resident` or `Cached` may: the slot that it came back from and
+//!   keeps, with the content that it had then. Slot 0 is none. Each name is a reference that the slot counts, of whatever
+//!   kind the page is ([`PageState::named_slot`]).
 
 use core::fmt;
 
@@ -24,18 +27,19 @@ const KIND: u64 = 0b111;
 const LOCKED: u64 = 1 << 3;
 const YOUNG: u64 = 1 << 4;
 const READAHEAD: u64 = 1 << 5;
-const PIN_SHIFT: u32 = 8;
+const PIN_SHIFT: u32 = 6;
 const PINS: u64 = (PIN_MAX as u64) << PIN_SHIFT;
-const PAYLOAD_SHIFT: u32 = 24;
-const PAYLOAD: u64 = !0 << PAYLOAD_SHIFT;
-const SLOT_BITS: u32 = 32;
+const SLOT_SHIFT: u32 = 16;
+const SLOT: u64 = (u32::MAX as u64) << SLOT_SHIFT;
+const FRAME_SHIFT: u32 = 48;
+const FRAME: u64 = !0 << FRAME_SHIFT;
 
 /// What to add to a word for one more pin; the adder checks for [`PIN_MAX`] first.
 pub const PIN_ONE: u64 = 1 << PIN_SHIFT;
 /// The most pins a page can have.
-pub const PIN_MAX: u16 = u16::MAX;
-/// The greatest frame number that fits the payload.
-pub const FRAME_MAX: u64 = (1 << (64 - PAYLOAD_SHIFT)) - 1;
+pub const PIN_MAX: u16 = (1 << (SLOT_SHIFT - PIN_SHIFT)) - 1;
+/// The greatest frame number that fits the word.
+pub const FRAME_MAX: u64 = u16::MAX as u64;
 
 /// Where the content of a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,45 +64,51 @@ pub enum Kind {
 pub struct PageState(pub u64);
 
 impl PageState {
-    const fn of(kind: u64, payload: u64) -> Self {
-        debug_assert!(payload <= FRAME_MAX);
-        Self(kind | (payload << PAYLOAD_SHIFT))
+    const fn of(kind: u64, slot: u32, above: u64) -> Self {
+        debug_assert!(above <= FRAME_MAX);
+        Self(kind | (slot as u64) << SLOT_SHIFT | above << FRAME_SHIFT)
     }
 
     /// A page nobody has touched.
     #[must_use]
     pub const fn untouched() -> Self {
-        Self::of(0, 0)
+        Self::of(0, 0, 0)
     }
 
     /// A page in the program's memory.
     #[must_use]
     pub const fn resident() -> Self {
-        Self::of(1, 0)
+        Self::of(1, 0, 0)
     }
 
     /// A page in the swap cache; `frame` is at most [`FRAME_MAX`], higher bits are lost.
     #[must_use]
     pub const fn cached(frame: u64) -> Self {
-        Self::of(2, frame)
+        Self::of(2, 0, frame)
     }
 
     /// A page whose content is behind `slot`.
     #[must_use]
     pub const fn swapped(slot: u32) -> Self {
-        Self::of(3, slot as u64)
+        Self::of(3, slot, 0)
     }
 
     /// The same of a page that was stored compressed, with the time of that.
     #[must_use]
     pub const fn stamped(slot: u32, stamp: u8) -> Self {
-        Self::of(3, (stamp as u64) << SLOT_BITS | slot as u64)
+        Self::of(3, slot, stamp as u64)
     }
 
     /// An evicted page of zeros.
     #[must_use]
     pub const fn zero() -> Self {
-        Self::of(4, 0)
+        Self::of(4, 0, 0)
+    }
+
+    /// The same, of a page that is resident or cached, keeping `slot`; 0: none.
+    #[must_use]
+    pub const fn keeping(self, slot: u32) -> Self {
+        Self(self.0 & !SLOT | (slot as u64) << SLOT_SHIFT)
     }
 
     /// Where the content is.
@@ -135,12 +145,13 @@ impl PageState {
     /// How many system calls in flight need the page to stay.
     #[must_use]
     pub const fn pins(self) -> u16 {
-        (self.0 >> PIN_SHIFT) as u16
+        ((self.0 & PINS) >> PIN_SHIFT) as u16
     }
 
-    /// The same with this many pins.
+    /// The same with this many pins, at most [`PIN_MAX`].
     #[must_use]
     pub const fn with_pins(self, pins: u16) -> Self {
+        let pins = if pins > PIN_MAX { PIN_MAX } else { pins };
         Self((self.0 & !PINS) | ((pins as u64) << PIN_SHIFT))
     }
 
@@ -172,28 +183,33 @@ impl PageState {
         })
     }
 
-    /// Frame or slot, by kind.
+    /// The slot that the page names, if it does.
     #[must_use]
-    pub const fn payload(self) -> u64 {
-        self.0 >> PAYLOAD_SHIFT
+    pub const fn named_slot(self) -> Option<u32> {
+        let slot = self.slot();
+        match self.kind() {
+            Kind::Swapped => Some(slot),
+            Kind::Resident | Kind::Cached if slot != 0 => Some(slot),
+            _ => None,
+        }
     }
 
-    /// The slot; meaningful when `Swapped`.
+    /// The slot; 0 unless the page names one.
     #[must_use]
     pub const fn slot(self) -> u32 {
-        self.payload() as u32
+        (self.0 >> SLOT_SHIFT) as u32
     }
 
     /// When the page was stored compressed; meaningful when `Swapped`.
     #[must_use]
     pub const fn stamp(self) -> u8 {
-        (self.payload() >> SLOT_BITS) as u8
+        (self.0 >> FRAME_SHIFT) as u8
     }
 
     /// The frame; meaningful when `Cached`.
     #[must_use]
     pub const fn frame(self) -> u64 {
-        self.payload()
+        self.0 >> FRAME_SHIFT
     }
 
     /// The word itself.
@@ -202,10 +218,10 @@ impl PageState {
         self.0
     }
 
-    /// Kind and payload of `other`; pins, lock bit and marks stay as they are.
+    /// Kind, slot and frame of `other`; pins, lock bit and marks stay as they are.
     #[must_use]
     pub const fn with_kind_of(self, other: Self) -> Self {
-        let taken = KIND | PAYLOAD;
+        let taken = KIND | SLOT | FRAME;
         Self((self.0 & !taken) | (other.0 & taken))
     }
 
@@ -218,7 +234,7 @@ impl PageState {
 
 impl fmt::Debug for PageState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}({})", self.kind(), self.payload())?;
+        write!(f, "{:?}({}) slot={}", self.kind(), self.frame(), self.slot())?;
         write!(
             f,
             " pins={} locked={} young={}",
@@ -240,16 +256,16 @@ mod tests {
         assert_eq!(fresh, PageState::untouched());
         assert_eq!(fresh.kind(), Kind::Untouched);
         assert!(!fresh.is_locked() && !fresh.young() && !fresh.readahead());
-        assert_eq!((fresh.pins(), fresh.payload()), (0, 0));
+        assert_eq!((fresh.pins(), fresh.frame(), fresh.named_slot()), (0, 0, None));
     }
 
     #[test]
     fn bits_are_where_the_page_says() {
         assert_eq!(
             PageState::swapped(u32::MAX).raw(),
-            3 | (u64::from(u32::MAX) << 24)
+            3 | (u64::from(u32::MAX) << 16)
         );
-        assert_eq!(PageState::cached(FRAME_MAX).raw(), 2 | (FRAME_MAX << 24));
+        assert_eq!(PageState::cached(FRAME_MAX).raw(), 2 | (FRAME_MAX << 48));
         assert_eq!(
             PageState::resident()
                 .locked()
@@ -259,10 +275,22 @@ mod tests {
             0b11_1001
         );
         assert_eq!(PageState(PIN_ONE).pins(), 1);
-        assert_eq!(PageState::zero().with_pins(PIN_MAX).raw(), 4 | 0xffff00);
+        assert_eq!(PageState::zero().with_pins(PIN_MAX).raw(), 4 | 0xffc0);
+        assert_eq!(PageState::zero().with_pins(u16::MAX).pins(), PIN_MAX);
+        assert_eq!(PageState::cached(3).keeping(7).raw(), 2 | 7 << 16 | 3 << 48);
         for word in 5..8 {
             assert_eq!(PageState(word).kind(), Kind::Invalid);
         }
+    }
+
+    #[test]
+    fn a_slot_is_named_by_what_is_swapped_or_keeps_one() {
+        assert_eq!(PageState::swapped(5).named_slot(), Some(5));
+        assert_eq!(PageState::resident().named_slot(), None);
+        assert_eq!(PageState::resident().keeping(5).named_slot(), Some(5));
+        assert_eq!(PageState::cached(9).keeping(5).named_slot(), Some(5));
+        assert_eq!(PageState::cached(9).keeping(5).keeping(0), PageState::cached(9));
+        assert_eq!(PageState::zero().named_slot(), None);
     }
 
     #[test]

@@ -79,6 +79,7 @@ counters! {
     Discard "discard" "Empty clusters of 2 MiB that a swap area was told to forget.",
     SlotCacheHit "slot_cache_hit" "Runs of slots taken from a CPU's slot cache.",
     SlotCacheMissed "slot_cache_missed" "Slot caches found held by somebody else.",
+    SwpoutUnchanged "swpout_unchanged" "Pages that left without being written: the slot they came from still had them.",
 }
 
 /// Where a fault found its page; there is one histogram for each.
@@ -200,7 +201,7 @@ mod tests {
             assert!(seen.insert(name), "{name} twice");
         }
         assert_eq!(Counter::PgfaultZero.name(), "pgfault_zero");
-        assert_eq!(Counter::SlotCacheMissed as usize, Counter::COUNT - 1);
+        assert_eq!(Counter::SwpoutUnchanged as usize, Counter::COUNT - 1);
         for (index, source) in Source::ALL.into_iter().enumerate() {
             assert_eq!(source as usize, index);
         }

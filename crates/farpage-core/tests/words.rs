@@ -1,6 +1,6 @@
 //! Packed words and sizes: what goes in comes out, and nothing else changes.
 
-use farpage_core::page_state::{FRAME_MAX, Kind, PageState};
+use farpage_core::page_state::{FRAME_MAX, Kind, PIN_MAX, PageState};
 use farpage_core::readahead::{RaWord, vma_range, window};
 use farpage_core::stats::Histogram;
 use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
@@ -11,12 +11,12 @@ use proptest::prelude::*;
 fn any_state() -> impl Strategy<Value = PageState> {
     let base = prop_oneof![
         Just(PageState::untouched()),
-        Just(PageState::resident()),
+        any::<u32>().prop_map(|slot| PageState::resident().keeping(slot)),
         Just(PageState::zero()),
-        (0..=FRAME_MAX).prop_map(PageState::cached),
+        (0..=FRAME_MAX, any::<u32>()).prop_map(|(frame, slot)| PageState::cached(frame).keeping(slot)),
         any::<u32>().prop_map(PageState::swapped),
     ];
-    (base, any::<u16>(), any::<[bool; 3]>()).prop_map(|(state, pins, [locked, young, readahead])| {
+    (base, 0..=PIN_MAX, any::<[bool; 3]>()).prop_map(|(state, pins, [locked, young, readahead])| {
         let state = state.with_pins(pins).with_young(young).with_readahead(readahead);
         if locked { state.locked() } else { state }
     })
@@ -30,10 +30,10 @@ fn any_backing() -> impl Strategy<Value = Backing> {
 }
 
 /// Everything a state says, as a tuple.
-fn parts(s: PageState) -> (Kind, u64, u16, bool, bool, bool) {
+fn parts(s: PageState) -> (Kind, (u64, u32), u16, bool, bool, bool) {
     (
         s.kind(),
-        s.payload(),
+        (s.frame(), s.slot()),
         s.pins(),
         s.is_locked(),
         s.young(),
@@ -43,9 +43,10 @@ fn parts(s: PageState) -> (Kind, u64, u16, bool, bool, bool) {
 
 proptest! {
     #[test]
-    fn page_state_fields_are_independent(s in any_state(), pins: u16, on: bool) {
+    fn page_state_fields_are_independent(s in any_state(), pins in 0..=PIN_MAX, slot: u32, on: bool) {
         let (kind, payload, old_pins, locked, young, readahead) = parts(s);
         prop_assert_eq!(parts(s.with_pins(pins)), (kind, payload, pins, locked, young, readahead));
+        prop_assert_eq!(parts(s.keeping(slot)), (kind, (payload.0, slot), old_pins, locked, young, readahead));
         prop_assert_eq!(parts(s.with_young(on)), (kind, payload, old_pins, locked, on, readahead));
         prop_assert_eq!(parts(s.with_readahead(on)), (kind, payload, old_pins, locked, young, on));
         prop_assert_eq!(parts(s.locked()), (kind, payload, old_pins, true, young, readahead));

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_core::page_state::Kind;
+use farpage_core::page_state::{Kind, PIN_MAX};
 
 use crate::fault;
 use crate::in_flight;
@@ -121,7 +121,7 @@ fn any_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
     while page < hi {
         let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
         let touched = mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0;
-        if touched && (page..end).any(|page| (1..u16::MAX).contains(&mm.load(page).pins())) {
+        if touched && (page..end).any(|page| (1..PIN_MAX).contains(&mm.load(page).pins())) {
             return true;
         }
         page = end;

@@ -1,6 +1,6 @@
 //! Returns to the pool what a process held that is gone: ended, killed at any instruction, or replaced by exec.
 //!
-//! Its page states name its references: each swapped page's slot is put. Slots it was filling or freeing are *busy* and name
+//! Its page states name its references: the slot of each is put. Slots it was filling or freeing are *busy* and name
 //! it as owner, clusters it was working on are locked with its name: compressed objects that such a slot, or a write-back cut short, has left
 //! over are found by the slot number that they carry. Last, those clusters are mended: count and lists are made anew from the slots. Between the store of a new page state
 //! and the put of the old slot a kill can leave one reference too many (never one too few): the supervisor counts again (`recount`).
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::kill_point;
-use farpage_core::page_state::{Kind, PageState};
+use farpage_core::page_state::PageState;
 use farpage_core::slots::Slots;
 use farpage_core::swap_table::{SlotKind, SlotWord};
 use farpage_core::units::PAGE_SIZE;
@@ -84,6 +84,7 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     for word in [
         &entry.resident,
         &entry.frames,
+        &entry.kept,
         &entry.owed,
         &entry.promised,
         &entry.apart,
@@ -132,9 +133,9 @@ fn put_slots(pool: &Pool, pool_fd: i32, index: usize) -> bool {
             let word = unsafe { &*((window + offset) as *const AtomicU64) };
             // After the entry's state: see Mm::has_entry_still.
             let state = PageState(word.swap(0, Ordering::AcqRel));
-            if state.kind() == Kind::Swapped {
+            if let Some(slot) = state.named_slot() {
                 kill_point!("clean-put");
-                puts::put_for(pool, state.slot(), index as u16);
+                puts::put_for(pool, slot, index as u16);
             }
         }
         at = to;

@@ -10,12 +10,13 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
-use farpage_core::page_state::{Kind, PageState};
+use farpage_core::page_state::{Kind, PIN_MAX, PageState};
 use farpage_core::stats::{Counter, Source};
 
 use crate::cow;
 use crate::engine_stack;
 use crate::huge;
+use crate::kept;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, page_of};
 use crate::pool::{MANAGED_PAGES, flag};
 use crate::prefetch;
@@ -217,9 +218,10 @@ fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
     }
     kill_point!("frame-copied");
     mm.count_resident(page, 1);
-    mm.unlock(
+    kept::taken_back(
+        mm,
         page,
-        mm.load(page),
+        seen,
         PageState::resident().with_young(!seen.readahead()),
     );
     let header = mm.header();
@@ -374,7 +376,7 @@ pub fn pin_now(mm: &Mm, page: u64) -> bool {
 /// Makes `page` resident until it is unmapped, in forked children too.
 pub fn pin_for_good(mm: &Mm, page: u64) {
     if pin(mm, page) {
-        set_pins(mm, page, u16::MAX);
+        set_pins(mm, page, PIN_MAX);
     }
 }
 
@@ -391,7 +393,7 @@ pub fn add_pin(mm: &Mm, page: u64) {
 /// Undoes one [`pin`]. A count at its maximum stays there: the page stays resident for good.
 pub fn unpin(mm: &Mm, page: u64) {
     change_pins(mm, page, |pins| {
-        if pins == u16::MAX {
+        if pins == PIN_MAX {
             pins
         } else {
             pins.saturating_sub(1)
@@ -400,7 +402,7 @@ pub fn unpin(mm: &Mm, page: u64) {
 }
 
 fn pin_more(pins: u16) -> u16 {
-    pins.saturating_add(1)
+    (pins + 1).min(PIN_MAX)
 }
 
 fn change_pins(mm: &Mm, page: u64, change: impl Fn(u16) -> u16) {

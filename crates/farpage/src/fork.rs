@@ -15,7 +15,7 @@
 use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
-use farpage_core::page_state::{Kind, PageState};
+use farpage_core::page_state::{Kind, PIN_MAX, PageState};
 use farpage_core::stats::Counter;
 
 use crate::births;
@@ -207,10 +207,13 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Pins of calls in other threads are not the child's; those for good (stacks) are.
+/// Pins of calls in other threads are not the child's; those for good (stacks) are. Nor are slots that pages keep.
 fn inherited(state: PageState) -> PageState {
-    let pins = if state.pins() == u16::MAX { u16::MAX } else { 0 };
-    state.with_pins(pins)
+    let pins = if state.pins() == PIN_MAX { PIN_MAX } else { 0 };
+    match state.kind() {
+        Kind::Resident | Kind::Cached => state.with_pins(pins).keeping(0),
+        _ => state.with_pins(pins),
+    }
 }
 
 fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result<(), Errno> {

@@ -187,7 +187,10 @@ fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
         mm.note_resident(chunk, arrived as i64);
         mm.entry().frames.fetch_sub(arrived as i64, Ordering::Relaxed);
         let young = PageState::resident().with_young(ahead.is_none());
-        (0..arrived).for_each(|i| set_locked(mm, chunk + i, young));
+        (0..arrived).for_each(|i| {
+            let kept = mm.load(chunk + i).slot();
+            set_locked(mm, chunk + i, young.keeping(kept));
+        });
     }
     kill_point!("huge-back-worded");
     if arrived < CHUNK_PAGES || !is_huge(mm, chunk) {
@@ -455,17 +458,19 @@ fn change(mm: &Mm, chunk: u64, pages: u64, new: impl Fn(u64) -> PageState) {
     for from in (0..pages).step_by(GROUP as usize) {
         // The words are changed there: see puts::leave.
         let _step = mm.entry().puts.begin();
-        let (mut slots, mut count) = ([0u32; GROUP as usize], 0);
+        let (mut slots, mut count, mut kept) = ([0u32; GROUP as usize], 0, 0);
         for i in from..(from + GROUP).min(pages) {
             let locked = mm.load(chunk + i);
-            if locked.kind() == Kind::Swapped {
-                slots[count] = locked.slot();
+            if let Some(slot) = locked.named_slot() {
+                kept += i64::from(locked.kind() != Kind::Swapped);
+                slots[count] = slot;
                 count += 1;
             }
             set_locked(mm, chunk + i, new(i));
         }
         kill_point!("huge-in-worded");
         put_all(mm, &slots[..count]);
+        mm.entry().kept.fetch_sub(kept, Ordering::Relaxed);
     }
 }
 

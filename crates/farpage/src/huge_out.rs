@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::cluster::ORDERS;
 use farpage_core::huge::{self, HUGE_PAGES};
 use farpage_core::kill_point;
-use farpage_core::page_state::{Kind, PageState};
+use farpage_core::page_state::{Kind, PIN_MAX, PageState};
 use farpage_core::slots::Request;
 use farpage_core::stats::Counter;
 use farpage_core::swap_table::Backing;
@@ -22,6 +22,7 @@ use farpage_core::swap_table::Backing;
 use crate::compress;
 use crate::cow;
 use crate::huge_places::{HUGE_LEN, carry, first_frame, is_huge, lock_all, set_locked, unlock_same};
+use crate::kept;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
 use crate::puts;
 use crate::reclaim::{BLOCK, FIRST_PLACE};
@@ -83,7 +84,7 @@ fn look(mm: &Mm, chunk: u64) -> Turn {
     let mut spared = false;
     for page in chunk..chunk + CHUNK_PAGES {
         let seen = mm.load(page);
-        if seen.pins() == u16::MAX {
+        if seen.pins() == PIN_MAX {
             mm.header().count(Counter::ThpSwpoutFallback, 1);
             return Turn::Small;
         }
@@ -125,7 +126,7 @@ fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
         } else {
             PageState::resident().with_young(true)
         };
-        set_locked(mm, chunk + i, then);
+        set_locked(mm, chunk + i, then.keeping(mm.load(chunk + i).slot()));
     }
     kill_point!("huge-out-worded");
     // In the FIFO before a page can be touched: then all of it can be taken back.
@@ -150,10 +151,10 @@ pub fn store(mm: &Mm, place: u64) -> u64 {
     let base = mm.places.get(place).base.load(Ordering::Relaxed);
     let first = first_frame(place);
     let held = |i: &u64| store::holds(mm, base + i, first + i);
-    // All but zeros, which need no place.
+    // All but zeros, which need no place, and what has one still.
     let left = (0..CHUNK_PAGES)
         .filter(held)
-        .filter(|i| !store::store_zero(mm, base + i, first + i));
+        .filter(|i| !kept::is_there(mm, base + i, first + i) && !store::store_zero(mm, base + i, first + i));
     let left = left.count() as u64;
     let whole = left * 2 > CHUNK_PAGES;
     let cluster = if whole { take_cluster(mm, base) } else { None };

@@ -206,6 +206,9 @@ impl Ledger {
         self.recounts.run(now, || recount::mend(&self.pool, self.pool_fd));
         self.compacts.run(now, || self.objects = compact::run(&self.pool));
         self.mend_charges();
+        let kept = self.pool.processes().iter();
+        let kept = kept.map(|entry| entry.kept.load(Ordering::Relaxed)).sum();
+        self.pool.header().kept.store(kept, Ordering::Relaxed);
         self.shares
             .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);
         self.changed = self.live != self.entries;

@@ -35,6 +35,7 @@ pub mod huge_places;
 mod in_flight;
 mod inherited;
 pub mod join;
+pub mod kept;
 #[cfg(feature = "kill-points")]
 pub mod kill;
 pub mod ledger;

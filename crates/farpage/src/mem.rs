@@ -323,20 +323,18 @@ fn drop_states(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
 
 fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     cow::lift_range(mm, lo, hi);
-    let mut resident = 0;
+    let (mut resident, mut kept) = (0, 0);
     let mut pinned = false;
     let (mut slots, mut count) = ([0u32; CHUNK_PAGES as usize], 0);
     // The words are changed here: see puts::leave.
     let step = mm.entry().puts.begin();
     for page in lo..hi {
         let state = empty(mm.word(page), pins_too);
-        match state.kind() {
-            Kind::Resident => resident += 1,
-            Kind::Swapped => {
-                slots[count] = state.slot();
-                count += 1;
-            }
-            _ => {}
+        resident += i64::from(state.kind() == Kind::Resident);
+        if let Some(slot) = state.named_slot() {
+            kept += i64::from(state.kind() != Kind::Swapped);
+            slots[count] = slot;
+            count += 1;
         }
         pinned |= state.pins() != 0 && !pins_too;
     }
@@ -344,6 +342,7 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     puts::put_all(mm, &slots[..count]);
     drop(step);
     kill_point!("discard-put");
+    mm.entry().kept.fetch_sub(kept, Ordering::Relaxed);
     if resident > 0 {
         mm.count_resident(lo, -resident);
     }

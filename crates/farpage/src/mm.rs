@@ -22,6 +22,7 @@ use lz4_flex::block::CompressTable;
 use crate::cow::Payers;
 use crate::gate::{Gate, Spin};
 use crate::huge_places::Places;
+use crate::kept::Kept;
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry, entry_state};
 use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
@@ -88,6 +89,8 @@ pub struct Mm {
     pub zhints: ZpoolHints,
     /// In which form pages are compressed.
     pub forms: Forms,
+    /// Slots that stay with pages that came back.
+    pub kept: Kept,
     pub queue: Queue,
     /// Next window of pages the reclaim clock looks at.
     pub hand: AtomicU64,
@@ -136,6 +139,7 @@ static MM: Mm = Mm {
     places: Places::new(),
     zhints: ZpoolHints::new(),
     forms: Forms::new(),
+    kept: Kept::new(),
     queue: Queue::new(),
     hand: AtomicU64::new(0),
     top_page: AtomicU64::new(0),
@@ -294,8 +298,9 @@ impl Mm {
         }
         self.frames.prepare()?;
         self.places.prepare(self)?;
-        self.queue
-            .prepare(self.header().budget.load(Ordering::Relaxed).max(0) as u64)?;
+        let budget = self.header().budget.load(Ordering::Relaxed).max(0) as u64;
+        self.queue.prepare(budget)?;
+        self.kept.prepare(budget)?;
         self.states.store(states, Ordering::Relaxed);
         self.chunks.store(chunks, Ordering::Relaxed);
         self.contexts.store(contexts, Ordering::Release);

@@ -120,6 +120,8 @@ pub struct Header {
     pub headroom: AtomicI64,
     /// Resident managed pages + frames of the whole tree.
     pub charged: AtomicI64,
+    /// About how many of them keep a slot, which can be given up at any time; set by the supervisor.
+    pub kept: AtomicI64,
     /// Bytes of managed memory mapped for writing in the whole tree (an upper bound of what can become resident).
     pub committed: AtomicI64,
     /// Pages that dormant processes ever mapped for writing: what the supervisor has not seen yet is in no sum of its.
@@ -472,13 +474,15 @@ impl Header {
         self.free_blocks() - self.excess(0) - spare + compressed * (self.compression_permille() - 1000) / 1000
     }
 
-    /// Free blocks of every area.
+    /// Free blocks of every area, and those that pages in RAM keep.
     pub fn free_blocks(&self) -> i64 {
-        self.area
+        let kept = self.kept.load(Ordering::Relaxed).max(0);
+        kept + self
+            .area
             .iter()
             .filter(|a| a.open.load(Ordering::Relaxed) != 0)
             .map(|a| a.blocks.load(Ordering::Relaxed) as i64 - a.used.load(Ordering::Relaxed))
-            .sum()
+            .sum::<i64>()
     }
 
     /// Bytes in for a thousand out of the compressed tier, pages that were not worth it included; twice as many as long as that

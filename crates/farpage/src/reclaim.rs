@@ -424,33 +424,38 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
         }
         let locked = mm.load(base + i);
         if moved & bit != 0 {
-            mm.unlock(base + i, locked, PageState::cached(block * BLOCK + i));
+            let frame = PageState::cached(block * BLOCK + i);
+            mm.unlock(base + i, locked, frame.keeping(locked.slot()));
         } else if victims & bit != 0 {
             // Could not be moved now; spare it in the next turn.
-            mm.unlock(base + i, locked, PageState::resident().with_young(true));
+            let there = PageState::resident().with_young(true);
+            mm.unlock(base + i, locked, there.keeping(locked.slot()));
         } else {
             mm.unlock(base + i, locked, locked);
         }
     }
 }
 
-/// Puts `count` locked pages from `page` on, whose content lies at `from`, into frames, marked as read ahead (those of
-/// `sampled` as the sample), and unlocks them; how many of the first of them. A block holds pages of one window.
-pub fn hold(mm: &Mm, page: u64, count: u64, from: u64, sampled: u64) -> u64 {
+/// Puts locked pages from `page` on, whose content lies at `from`, into frames, marked as read ahead (those of `sampled` as the
+/// sample), and unlocks them; how many of the first of them. Each keeps the slot in `kept`, if that is not 0. A block holds
+/// pages of one window.
+pub fn hold(mm: &Mm, page: u64, kept: &[u32], from: u64, sampled: u64) -> u64 {
     let mut done = 0;
-    while done < count {
-        let first = page + done;
-        let pages = (BLOCK - first % BLOCK).min(count - done);
-        let held = hold_in_window(mm, first, pages, from + done * PAGE, sampled >> done);
+    while done < kept.len() {
+        let first = page + done as u64;
+        let pages = ((BLOCK - first % BLOCK) as usize).min(kept.len() - done);
+        let here = &kept[done..done + pages];
+        let held = hold_in_window(mm, first, here, from + done as u64 * PAGE, sampled >> done) as usize;
         done += held;
         if held < pages {
             break;
         }
     }
-    done
+    done as u64
 }
 
-fn hold_in_window(mm: &Mm, page: u64, pages: u64, from: u64, sampled: u64) -> u64 {
+fn hold_in_window(mm: &Mm, page: u64, kept: &[u32], from: u64, sampled: u64) -> u64 {
+    let pages = kept.len() as u64;
     let Some(block) = mm.frames.take_free() else {
         return 0;
     };
@@ -472,9 +477,9 @@ fn hold_in_window(mm: &Mm, page: u64, pages: u64, from: u64, sampled: u64) -> u6
     mm.entry().frames.fetch_add(held as i64, Ordering::Relaxed);
     mm.charge(held as i64);
     kill_point!("hold-charged");
-    for i in 0..held {
+    for (i, slot) in (0..held).zip(kept) {
         let waiting = PageState::cached(block * BLOCK + at + i).with_readahead(true);
-        mm.unlock(page + i, mm.load(page + i), waiting);
+        mm.unlock(page + i, mm.load(page + i), waiting.keeping(*slot));
     }
     kill_point!("hold-worded");
     mm.frames.push(block);

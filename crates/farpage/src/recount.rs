@@ -27,7 +27,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
-use farpage_core::page_state::{Kind, PageState};
+use farpage_core::page_state::PageState;
 use farpage_core::slots::{Locked, Slots};
 use farpage_core::swap_table::{Backing, SlotWord};
 
@@ -139,9 +139,8 @@ fn named_by_pages(pool: &Pool, pool_fd: i32) -> Result<(References, u64), Errno>
         }
         let start = pool.layout().states + index as u64 * STATES_LEN;
         each_word(pool_fd, start, start + STATES_LEN, |_, word| {
-            let state = PageState(word);
-            if state.kind() == Kind::Swapped {
-                let count = count_of(&mut found, state.slot());
+            if let Some(slot) = PageState(word).named_slot() {
+                let count = count_of(&mut found, slot);
                 *count = count.saturating_add(1);
                 total += 1;
             }

@@ -14,6 +14,7 @@ use farpage_core::swap_table::{Backing, SlotWord};
 use farpage_core::units::PAGE_SIZE;
 
 use crate::compress;
+use crate::kept;
 use crate::mm::{Context, Mm, PAGE, fd};
 use crate::slot_batch::SlotBatch;
 use crate::swapoff::BATCH_MAX;
@@ -107,8 +108,8 @@ impl Batch {
         self.content[at].as_ptr() as u64
     }
 
-    /// Locks what is still where it was; pages whose content has moved already name its new slot from now on. How many
-    /// those are.
+    /// Locks what is still where it was; pages whose content has moved already name its new slot from now on, and those that only
+    /// keep the slot none. How many those are.
     fn lock(&mut self, mm: &Mm, entries: &[u64]) -> u64 {
         let table = mm.pool().swap_table();
         let mut renamed = 0;
@@ -116,6 +117,11 @@ impl Batch {
         for (at, entry) in entries.iter().take(BATCH_MAX).enumerate() {
             let (slot, page) = ((entry >> 32) as u32, entry & 0xffff_ffff);
             let seen = mm.load(page);
+            if kept::leave(mm, page, slot) {
+                self.set(at, State::Gone);
+                renamed += 1;
+                continue;
+            }
             let there = seen.kind() == Kind::Swapped && seen.slot() == slot && !seen.is_locked();
             let locked = there && mm.try_lock(page, seen);
             (self.pages[at], self.slots[at]) = (page, slot);

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::devices::SHUT_FAILED;
 use farpage_core::slots::{Request, Run};
 
+use crate::kept;
 use crate::mm::Mm;
 use crate::puts;
 use crate::slot_caches;
@@ -119,7 +120,7 @@ fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {
         slot_caches::drain(mm);
         run = view.alloc(&request);
     }
-    if run.is_none() && has_file && reopen(mm) {
+    if run.is_none() && has_file && (kept::give_up_all(mm) > 0 || reopen(mm)) {
         run = view.alloc(&request);
     }
     tiers::count_locks(mm.pool(), &view);

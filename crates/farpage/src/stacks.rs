@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_core::page_state::Kind;
+use farpage_core::page_state::{Kind, PIN_MAX};
 
 use crate::cow;
 use crate::engine_stack;
@@ -24,7 +24,7 @@ pub fn keep(addr: u64, len: u64) {
     for page in lo..top {
         // The next to unmap the chunk must look at its words.
         mm.chunk(page).fetch_or(TOUCHED, Ordering::Relaxed);
-        fault::set_pins(mm, page, u16::MAX);
+        fault::set_pins(mm, page, PIN_MAX);
         if mm.load(page).kind() == Kind::Resident {
             // It may be there and write-protected.
             fault::pin_for_good(mm, page);

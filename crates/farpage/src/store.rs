@@ -15,6 +15,7 @@ use farpage_core::swap_table::Backing;
 
 use crate::bits::bits;
 use crate::compress;
+use crate::kept;
 use crate::mm::{Context, Mm};
 use crate::puts;
 use crate::reclaim::BLOCK;
@@ -54,7 +55,7 @@ pub struct Writes {
     pieces: [sys::Piece; WRITE_MAX],
 }
 
-/// Stores what is in the frames of `blocks`: zeros need no place, what compresses well goes to the zpool, the rest to a file.
+/// Stores what is in the frames of `blocks`: what is unchanged is there already, zeros need no place, what compresses well goes to the zpool, the rest to a file.
 /// Slots are taken for all of them together, so that many small blocks make one large write.
 pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) {
     let mut batch = SlotBatch::default();
@@ -66,6 +67,7 @@ pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) {
     let (mut left, mut raw, mut written) = (all, 0, 0);
     for (page, frame) in blocks.flat_map(Occupied::pages) {
         if holds(mm, page, frame)
+            && !kept::is_there(mm, page, frame)
             && !store_zero(mm, page, frame)
             && let Some(slot) = store_small(mm, (page, frame), left, &mut batch, &mut context)
         {
@@ -100,7 +102,8 @@ pub fn store_zero(mm: &Mm, page: u64, frame: u64) -> bool {
         return false;
     }
     let seen = mm.load(page);
-    if seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked() && mm.try_lock(page, seen) {
+    let still = seen.kind() == Kind::Cached && seen.frame() == frame && seen.named_slot().is_none();
+    if still && !seen.is_locked() && mm.try_lock(page, seen) {
         kill_point!("store-zero");
         mm.unlock(page, seen, PageState::zero());
         mm.header().count(Counter::SwpoutZero, 1);
@@ -147,8 +150,9 @@ pub fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
     }
     let seen = mm.load(page);
     let table = mm.pool().swap_table();
-    let still = seen.kind() == Kind::Cached && seen.frame() == frame && !seen.is_locked();
-    if still && mm.try_lock(page, seen) {
+    // A slot that the page keeps has been given up before (`kept::is_there`), unless the page was away since.
+    let still = seen.kind() == Kind::Cached && seen.frame() == frame && seen.named_slot().is_none();
+    if still && !seen.is_locked() && mm.try_lock(page, seen) {
         kill_point!("store-locked");
         let locked = mm.load(page);
         let swapped = match backing {

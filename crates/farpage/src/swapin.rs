@@ -6,6 +6,7 @@
 //! so that their first touch is seen. For the kernel's policies all of them wait in frames, as in the kernel.
 
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
@@ -16,6 +17,7 @@ use crate::aio::Aio;
 use crate::bits::{bits, mask, set};
 use crate::fault::{self, Filled, Outcome};
 use crate::huge;
+use crate::kept;
 use crate::mm::{Context, Mm, SPAN, address};
 use crate::prefetch;
 use crate::puts;
@@ -76,7 +78,7 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
             batch.unlock_rest(mm);
             return Some(Err(outcome));
         }
-        batch.arrived(mm, at..at + 1);
+        batch.arrived(mm, at..at + 1, context);
     }
     mm.header().count(Counter::Pgmajfault, 1);
     batch.bring_rest(mm, context);
@@ -288,7 +290,7 @@ impl<'a> Batch<'a> {
         let from = context.bounce[place].as_ptr() as u64;
         fault::install_run(mm, self.pages[place], from, count, |places| {
             kill_point!("swapin-copied");
-            self.arrived(mm, place + places.start..place + places.end);
+            self.arrived(mm, place + places.start..place + places.end, context);
         })
     }
 
@@ -296,11 +298,13 @@ impl<'a> Batch<'a> {
     fn hold(&mut self, mm: &Mm, place: usize, count: usize, context: &Context) -> usize {
         let page = self.pages[place];
         let from = context.bounce[place].as_ptr() as u64;
+        let mut kept = [0; SPAN];
+        kept::keep_in_frames(mm, page, &self.slots[place..place + count], &mut kept);
         // The words are changed there: see puts::leave.
         let _step = mm.entry().puts.begin();
-        let done = reclaim::hold(mm, page, count as u64, from, self.sampled >> place) as usize;
+        let done = reclaim::hold(mm, page, &kept[..count], from, self.sampled >> place) as usize;
         kill_point!("swapin-held");
-        puts::put_all(mm, &self.slots[place..place + done]);
+        self.put_but(mm, place, &kept[..done]);
         self.locked &= !(mask(done as u64) << place);
         done
     }
@@ -324,18 +328,41 @@ impl<'a> Batch<'a> {
     }
 
     /// The pages at `places` are there: books, words, slots.
-    fn arrived(&mut self, mm: &Mm, places: core::ops::Range<usize>) {
+    fn arrived(&mut self, mm: &Mm, places: Range<usize>, context: &Context) {
+        let Some(first) = places.clone().next() else {
+            return;
+        };
+        let wants = kept::wants(mm, self.pages[first]);
+        let mut kept = [0; SPAN];
         // The words are changed here: see puts::leave.
         let _step = mm.entry().puts.begin();
         for place in places.clone() {
             let page = self.pages[place];
+            if wants {
+                kept[place - first] = kept::keep(mm, self.slots[place], &context.bounce[place]);
+            }
             mm.count_resident(page, 1);
             kill_point!("swapin-counted");
-            mm.unlock(page, mm.load(page), PageState::resident());
+            let there = PageState::resident().keeping(kept[place - first]);
+            mm.unlock(page, mm.load(page), there);
             kill_point!("swapin-worded");
             self.locked &= !(1 << place);
         }
-        puts::put_all(mm, &self.slots[places]);
+        self.put_but(mm, first, &kept[..places.len()]);
+    }
+
+    /// Puts the slots of the places from `first` on, but those that are in `kept` too.
+    fn put_but(&mut self, mm: &Mm, first: usize, kept: &[u32]) {
+        let (slots, mut count) = (&mut self.slots[first..], 0);
+        for (place, kept) in kept.iter().enumerate() {
+            if *kept == 0 {
+                slots[count] = slots[place];
+                count += 1;
+            }
+        }
+        puts::put_all(mm, &slots[..count]);
+        let stay = (kept.len() - count) as i64;
+        mm.entry().kept.fetch_add(stay, Ordering::Relaxed);
     }
 
     fn unlock_rest(&mut self, mm: &Mm) {

@@ -21,7 +21,6 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use farpage_core::cluster::CLUSTER_SLOTS;
-use farpage_core::page_state::Kind;
 use farpage_core::readahead::window;
 use farpage_core::swap_table::SlotKind;
 
@@ -276,10 +275,11 @@ impl<'a> Job<'a> {
                 continue;
             }
             for page in page..page + CHUNK_PAGES {
-                let state = self.mm.load(page);
-                let is_swapped = state.kind() == Kind::Swapped && mine(state.slot());
-                if is_swapped && count < room && wanted(state.slot()) {
-                    self.list[count] = u64::from(state.slot()) << 32 | page;
+                let named = self.mm.load(page).named_slot();
+                if let Some(slot) = named.filter(|slot| mine(*slot) && wanted(*slot))
+                    && count < room
+                {
+                    self.list[count] = u64::from(slot) << 32 | page;
                     count += 1;
                 }
             }

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::discard;
 use crate::fault;
 use crate::in_flight;
+use crate::kept;
 use crate::mm::{Mm, mm};
 use crate::pool::{Header, is_managed};
 use crate::prefetch;
@@ -134,6 +135,10 @@ extern "C" fn reclaimer_main() -> ! {
         {
             let _inside = mm.gate.shared();
             done = reclaim::ahead(mm, excess.min(RECLAIM_MAX));
+        }
+        if kept::are_to_go(mm) {
+            let _inside = mm.gate.shared();
+            kept::give_up_some(mm);
         }
         if writeback::is_due(mm) {
             let _inside = mm.gate.shared();

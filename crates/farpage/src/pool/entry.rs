@@ -20,6 +20,8 @@ pub struct ProcEntry {
     pub execing: AtomicU32,
     pub resident: AtomicI64,
     pub frames: AtomicI64,
+    /// About how many of both keep the slot they came from (see `kept`).
+    pub kept: AtomicI64,
     /// What of the two above has been added to `Header::charged`.
     pub charged: AtomicI64,
     /// Pages inherited by fork and shared still, not in `charged` yet (see `cow`).

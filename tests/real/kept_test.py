@@ -1,0 +1,53 @@
+"""Slots that stay with pages that came back (decision 0027): what leaves unchanged is not written again, and no slot is missing
+for that where they are scarce, or their area leaves."""
+
+import time
+
+from common import check
+from context import test
+from semantics import failures, program
+from stress import checked
+from swapoff_test import Tree, finish, start, until
+
+PAGES_PER_MIB = 256
+
+
+def filled(mib, *words):
+    """The program that writes so much memory once and then reads it twice, from front to back and scattered."""
+    return [program("fill"), mib, *words]
+
+
+@test("kept-unchanged", ("quick", "soak", "user"), per_delivery=True)
+def kept_unchanged(context):
+    """Memory that is read and not changed is written to the file once. It was written each time that it left."""
+    extra = ["--swap", f"{context.directory}:1G"]
+    got = context.budget_run(32, filled(128, 1, "mmap"), timeout_s=120, extra=extra)
+    check(got.code == 0 and "ok fill" in got.out, failures(got))
+    pages, written, spared = 128 * PAGES_PER_MIB, got.stats["pswpout"], got.stats["swpout_unchanged"]
+    check(spared > pages // 2, f"of {pages} pages, read twice, {spared} left unwritten")
+    check(written < pages * 5 // 4, f"{written} pages were written, of {pages} that changed once")
+
+
+@test("kept-scarce")
+def kept_scarce(context):
+    """Swap that is more than half full: what one process's pages keep is there for the other's, and all that fits fits."""
+    extra = ["--swap", f"{context.directory}:112M"]
+    one, other = (" ".join(map(str, filled(*words))) for words in ((48, 1, "mmap", 6), (72, 2, "mmap")))
+    # 120 MiB of data, of which 16 or more stay in RAM.
+    got = context.budget_run(32, ["sh", "-c", f"{one} & sleep 2; {other}; wait"], timeout_s=240, extra=extra)
+    check(got.code == 0 and got.out.count("ok fill") == 2, failures(got))
+
+
+@test("kept-swapoff", per_delivery=True)
+def kept_swapoff(context):
+    """An area leaves while pages in RAM keep slots of it: their content stays, and nothing of the area is held."""
+    with start(context, filled(64, 1, "mmap", 5)) as job:
+        tree = Tree(context, job)
+        until("pages in the first area", lambda: tree.used("a") > 40 << 20)
+        # Until it has been read and is held only.
+        tree.settled("a")
+        time.sleep(0.5)
+        tree.swapoff("a")
+        check("a" not in tree.areas() and not tree.holders("a"), "the area is still there")
+        checked(context, tree.pid)
+        finish(context, job)
