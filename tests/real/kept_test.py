@@ -3,7 +3,7 @@ for that where they are scarce, or their area leaves."""
 
 import time
 
-from common import check
+from common import FARPAGE, check
 from context import test
 from semantics import failures, program
 from stress import checked
@@ -51,3 +51,13 @@ def kept_swapoff(context):
         check("a" not in tree.areas() and not tree.holders("a"), "the area is still there")
         checked(context, tree.pid)
         finish(context, job)
+
+
+@test("small-alternate-stack", ("quick", "soak", "user"))
+def small_alternate_stack(context):
+    """A Rust program: its threads have alternate stacks of 8 KiB, of which the kernel's frame takes up to half. What a fault did on
+    the rest, making room by the way, once wrote below it (in 9 of 12 runs)."""
+    words = [FARPAGE, "bench-work", "random", "--bytes", "128M", "--ram", "32M", "--seconds", 2]
+    for extra in (["--swap", f"{context.directory}:1G"], []):
+        got = context.budget_run(32, words, timeout_s=60, extra=extra)
+        check(got.code == 0 and '"ok":true' in got.out, failures(got))

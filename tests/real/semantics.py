@@ -149,6 +149,17 @@ def swap_overfull(context):
     check(got.stats["limit_overrun"] > 0, "the budget was not overrun")
 
 
+@test("swap-overfull-random", per_delivery=True)
+def swap_overfull_random(context):
+    """The same, touched at random: what comes back leaves its place to what leaves. All of the program once waited in frames, moved
+    out and taken back for each page that found a place: 2,000 touches in a minute."""
+    words = [FARPAGE, "bench-work", "random", "--bytes", "64M", "--ram", "32M", "--seconds", 1]
+    # It goes on over its budget: here it may.
+    got = context.budget_run(32, words, timeout_s=60, extra=["--swap", "compressed:12M"], kernel_mib=64)
+    check(got.code == 0 and '"ok":true' in got.out, failures(got))
+    check(got.err.count("all swap is full") == 1, f"what the user was told: {got.err[-200:]}")
+
+
 @test("ragged", per_delivery=True)
 def ragged(context):
     """Threads write at random what is on its way out, in windows with gaps: no write is lost (see decision 0024)."""

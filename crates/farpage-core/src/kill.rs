@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 120] = [
+pub const POINTS: [&str; 122] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-stored",
@@ -35,6 +35,8 @@ pub const POINTS: [&str; 120] = [
     "zero-copied",
     "frame-copied",
     "swapin-locked",
+    "watch-taken",
+    "watch-read",
     "swapin-loaded",
     "swapin-copied",
     "swapin-counted",

@@ -80,6 +80,7 @@ counters! {
     SlotCacheHit "slot_cache_hit" "Runs of slots taken from a CPU's slot cache.",
     SlotCacheMissed "slot_cache_missed" "Slot caches found held by somebody else.",
     SwpoutUnchanged "swpout_unchanged" "Pages that left without being written: the slot they came from still had them.",
+    ReadWatched "read_watched" "Reads from swap areas that a fault waited for without sleeping.",
 }
 
 /// Where a fault found its page; there is one histogram for each.
@@ -201,7 +202,7 @@ mod tests {
             assert!(seen.insert(name), "{name} twice");
         }
         assert_eq!(Counter::PgfaultZero.name(), "pgfault_zero");
-        assert_eq!(Counter::SwpoutUnchanged as usize, Counter::COUNT - 1);
+        assert_eq!(Counter::ReadWatched as usize, Counter::COUNT - 1);
         for (index, source) in Source::ALL.into_iter().enumerate() {
             assert_eq!(source as usize, index);
         }

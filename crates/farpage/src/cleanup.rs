@@ -23,6 +23,7 @@ use crate::pool::{Pool, STATES_LEN, entry_state};
 use crate::puts;
 use crate::recount;
 use crate::sys;
+use crate::watch;
 
 /// Empties the entry `index`, taken at `born_ns`, and what it names; the entry is free afterwards. Nothing happens if another
 /// process has it by now: after exec the supervisor and the new image both find the old one, and the image may take the same
@@ -62,6 +63,7 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
         release_zpages(pool, index as u16);
         header.recount.fetch_or(recount::GONE, Ordering::Relaxed);
     }
+    watch::bury(pool, index as u16);
     let steps = [&entry.puts, &entry.moves, &entry.objects];
     if steps.into_iter().filter(|steps| steps.bury()).count() > 0 {
         header.recount.fetch_or(recount::IN_A_STEP, Ordering::Relaxed);

@@ -20,10 +20,14 @@ use crate::sys;
 /// In bytes.
 const LEN: u64 = 256 << 10;
 /// Stacks that nobody is on: as many as threads are likely to need at once.
-static SPARE: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
+static SPARE: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
 fn take() -> Option<u64> {
-    let spare = SPARE.iter().map(|place| place.swap(0, Ordering::Acquire));
+    let there = |place: &&AtomicU64| place.load(Ordering::Relaxed) != 0;
+    let spare = SPARE
+        .iter()
+        .filter(there)
+        .map(|place| place.swap(0, Ordering::Acquire));
     if let Some(stack) = spare.into_iter().find(|&stack| stack != 0) {
         return Some(stack);
     }
@@ -32,9 +36,10 @@ fn take() -> Option<u64> {
 
 fn give_back(stack: u64) {
     let free = |place: &AtomicU64| {
-        place
-            .compare_exchange(0, stack, Ordering::Release, Ordering::Relaxed)
-            .is_ok()
+        place.load(Ordering::Relaxed) == 0
+            && place
+                .compare_exchange(0, stack, Ordering::Release, Ordering::Relaxed)
+                .is_ok()
     };
     if !SPARE.iter().any(free) {
         // SAFETY: ours, and nobody is on it.

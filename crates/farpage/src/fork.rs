@@ -247,6 +247,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     mm.reclaimer.store(0, Ordering::Relaxed);
     mm.prefetcher.forget();
     mm.slot_caches.forget();
+    mm.watch.forget();
     swapoff::forget();
     in_flight::forget();
     mm.has_debtors.store(0, Ordering::Relaxed);

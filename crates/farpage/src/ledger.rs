@@ -14,9 +14,11 @@ use farpage_core::units::PAGE_SIZE;
 use crate::cleanup;
 use crate::compact;
 use crate::orphans::Orphans;
+use crate::overcommit::Overcommit;
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state};
 use crate::recount;
 use crate::sentinel;
+use crate::spare_cpus::SpareCpus;
 use crate::sys;
 use crate::thread::next_headroom;
 use crate::tier_share::TierShare;
@@ -77,6 +79,8 @@ pub struct Ledger {
     demand: (u64, u64),
     share: TierShare,
     orphans: Orphans,
+    spare_cpus: SpareCpus,
+    overcommit: Overcommit,
 }
 
 /// A job that is done at a tick, unless it took so long lately that it would take more than its part of the time. Holds when it is
@@ -141,6 +145,8 @@ impl Ledger {
             demand: (0, 0),
             share: TierShare::default(),
             orphans: Orphans::default(),
+            spare_cpus: SpareCpus::default(),
+            overcommit: Overcommit::default(),
         }
     }
 
@@ -215,6 +221,8 @@ impl Ledger {
         beside.unmanaged = beside.unmanaged.max(beside.uncharged) + own_pages();
         self.set_limit(beside);
         sentinel::call_up(&self.pool);
+        self.spare_cpus.look(self.pool.header());
+        self.overcommit.look(self.pool.header(), now);
         let header = self.pool.header();
         // Made during this look, and taken off the limit that was just replaced.
         let late = header.promises.load(Ordering::SeqCst) - promises;

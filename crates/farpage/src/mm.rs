@@ -33,6 +33,7 @@ use crate::slot_caches::SlotCaches;
 use crate::store::Writes;
 use crate::sys::{self, Errno};
 use crate::uffd::Uffd;
+use crate::watch::Watch;
 
 pub const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages per chunk: one page-table page, one huge page.
@@ -103,6 +104,7 @@ pub struct Mm {
     pub readahead: Readahead,
     pub prefetcher: Prefetcher,
     pub slot_caches: SlotCaches,
+    pub watch: Watch,
     /// 1 while a reclaimer thread of this process runs.
     pub reclaimer: AtomicU32,
     pub fork_lock: AtomicU32,
@@ -148,6 +150,7 @@ static MM: Mm = Mm {
     readahead: Readahead::new(),
     prefetcher: Prefetcher::new(),
     slot_caches: SlotCaches::new(),
+    watch: Watch::new(),
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
     has_debtors: AtomicU32::new(0),
@@ -476,6 +479,8 @@ pub struct Context {
     pub table: CompressTable,
     /// What is being written to files.
     pub writes: Writes,
+    /// Whether a fault waits for what is read.
+    pub is_waited_for: bool,
 }
 
 /// What the holder of a context has: the context, and lists for what it brings in.

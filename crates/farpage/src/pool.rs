@@ -28,6 +28,7 @@ use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 use crate::control::Control;
 use crate::sys::{self, Errno};
 use crate::syscalls::{MANAGED_SHIFT, MANAGED_TAG};
+use crate::watch::TURNS;
 
 /// First managed address, in every process.
 pub const MANAGED_BASE: u64 = MANAGED_TAG << MANAGED_SHIFT;
@@ -133,6 +134,12 @@ pub struct Header {
     /// Zpages, and 1, that were emptied last and keep their memory: a ring.
     pub kept_zpages: [AtomicU32; KEPT_ZPAGES],
     pub kept_at: AtomicU32,
+    /// 1: all swap is full, and programs do little but wait for room; set by the supervisor.
+    pub hopeless: AtomicU32,
+    /// CPUs that have nothing to do, set by the supervisor, and whose threads keep one busy while they wait for a read (process
+    /// index + 1).
+    pub spare_cpus: AtomicU32,
+    pub watching: [AtomicU32; TURNS],
     /// Bumped to ask every process to reclaim; a futex.
     pub reclaim_seq: AtomicU32,
     /// Pages that came back from the compressed tier, and pages that it wrote back: lately, both halved now and then.
@@ -472,6 +479,17 @@ impl Header {
         let spare = self.limit.load(Ordering::Relaxed) / 8;
         // Compressed storage is RAM, and counted as that already.
         self.free_blocks() - self.excess(0) - spare + compressed * (self.compression_permille() - 1000) / 1000
+    }
+
+    /// Whether all swap is full: what leaves waits for what comes back.
+    pub fn is_swap_full(&self) -> bool {
+        let [used, most] = [&self.zpages_used, &self.zpages_limit].map(|count| count.load(Ordering::Relaxed));
+        used >= most && self.free_blocks() <= 0
+    }
+
+    /// Whether it has been full for so long, with programs waiting for room, that there is no hope of any.
+    pub fn is_hopeless(&self) -> bool {
+        self.hopeless.load(Ordering::Relaxed) != 0
     }
 
     /// Free blocks of every area, and those that pages in RAM keep.

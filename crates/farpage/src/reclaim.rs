@@ -60,7 +60,9 @@ fn reclaim_by(mm: &Mm, pages: i64, measured: Option<&Who>) -> u64 {
             stored = store_oldest(mm, wanted);
         }
         // While others store theirs, there is nothing to do but to wait.
-        if !leaving || (stored == 0 && mm.frames.storing.load(Ordering::Relaxed) == 0) {
+        if has_too_many_waiting(mm) {
+            stored = store_oldest(mm, BLOCK);
+        } else if !leaving || (stored == 0 && mm.frames.storing.load(Ordering::Relaxed) == 0) {
             moved = evict_windows(mm, wanted, measured);
             stored = if moved == 0 {
                 store_oldest(mm, BLOCK)
@@ -98,6 +100,14 @@ fn is_enough_leaving(mm: &Mm) -> bool {
     excess > BLOCK as i64
         && mm.entry().frames.load(Ordering::Relaxed) >= excess.min(LEAVING_MAX)
         && !mm.frames.released.failed_lately(sys::now_ns())
+}
+
+/// Whether there is no hope of room, and so much waits in frames that more would only be taken back. (Once all of a program did,
+/// page by page, for each page that found a place: it ran at a thousandth of its speed.)
+fn has_too_many_waiting(mm: &Mm) -> bool {
+    let entry = mm.entry();
+    let waiting = entry.frames.load(Ordering::Relaxed);
+    waiting > LEAVING_MAX.min(entry.resident.load(Ordering::Relaxed)) && mm.header().is_hopeless()
 }
 
 /// Moves about `pages` pages out, of several windows where the headroom is large, and at most 256 at once: what fork shares is

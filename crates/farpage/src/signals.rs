@@ -12,9 +12,10 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::engine_stack;
 use crate::fault::{self, Outcome};
 use crate::in_flight;
-use crate::mm::{mm, mode};
+use crate::mm::{Mm, mm, mode};
 use crate::pool::is_managed;
 use crate::sigmask;
 use crate::stub;
@@ -32,6 +33,8 @@ pub struct Action {
 
 const SA_RESTORER: u64 = 0x0400_0000;
 const BUS_ADRERR: i32 = 2;
+/// What a fault may take of a stack, in bytes, with room.
+const STACK_WANTED: u64 = 32 << 10;
 
 /// What the program believes is installed for one of our signals.
 struct Virtual([AtomicU64; 4]);
@@ -190,12 +193,26 @@ extern "C" fn on_sigbus(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
     if code == BUS_ADRERR
         && is_managed(addr)
         && mm.mode.load(Ordering::Acquire) != mode::OFF
-        && fault::at_address(mm, addr) == Outcome::Done
+        && answer(mm, addr, context) == Outcome::Done
     {
         crate::thread::nudge(mm);
         return;
     }
     chain(sig, info, context);
+}
+
+/// Brings in what was touched at `addr`. Of a small alternate stack of the program's (a Rust program has 8 KiB) the kernel's frame
+/// may leave a few KiB: there it is done elsewhere.
+fn answer(mm: &Mm, addr: u64, context: *mut libc::c_void) -> Outcome {
+    // SAFETY: the kernel's ucontext.
+    let stack = unsafe { &(*(context as *const libc::ucontext_t)).uc_stack };
+    let here = 0u8;
+    let left = (&raw const here as u64).wrapping_sub(stack.ss_sp as u64);
+    if left < STACK_WANTED {
+        engine_stack::run(|| fault::at_address(mm, addr))
+    } else {
+        fault::at_address(mm, addr)
+    }
 }
 
 extern "C" fn on_sigsys(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {

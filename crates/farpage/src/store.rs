@@ -38,6 +38,8 @@ impl Occupied {
     }
 }
 
+/// So many pages in a row that found no place: where there is no hope of room there is none for the others either.
+const HOMELESS_MAX: u32 = 8;
 /// Most pages of one write: 1 MiB.
 pub const WRITE_MAX: usize = 256;
 
@@ -64,26 +66,30 @@ pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) {
         .clone()
         .map(|block| block.filled.count_ones() as usize)
         .sum();
-    let (mut left, mut raw, mut written) = (all, 0, 0);
+    let (mut left, mut raw, mut written, mut homeless) = (all, 0, 0, 0);
     for (page, frame) in blocks.flat_map(Occupied::pages) {
-        if holds(mm, page, frame)
-            && !kept::is_there(mm, page, frame)
-            && !store_zero(mm, page, frame)
-            && let Some(slot) = store_small(mm, (page, frame), left, &mut batch, &mut context)
-        {
-            if raw == WRITE_MAX {
-                store_raw(mm, &mut context.writes, raw);
-                written += raw;
-                raw = 0;
-            }
-            context.writes.raw[raw] = Raw {
-                page,
-                frame: frame as u32,
-                slot,
-            };
-            raw += 1;
-        }
         left -= 1;
+        if !holds(mm, page, frame) || kept::is_there(mm, page, frame) || store_zero(mm, page, frame) {
+            continue;
+        }
+        let Some(slot) = store_small(mm, (page, frame), left + 1, &mut batch, &mut context) else {
+            homeless = if holds(mm, page, frame) { homeless + 1 } else { 0 };
+            if homeless >= HOMELESS_MAX && mm.header().is_hopeless() {
+                break;
+            }
+            continue;
+        };
+        if raw == WRITE_MAX {
+            store_raw(mm, &mut context.writes, raw);
+            written += raw;
+            raw = 0;
+        }
+        context.writes.raw[raw] = Raw {
+            page,
+            frame: frame as u32,
+            slot,
+        };
+        raw += 1;
     }
     batch.finish(mm);
     store_raw(mm, &mut context.writes, raw);

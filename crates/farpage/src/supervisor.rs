@@ -153,7 +153,11 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     let compressed = config.areas.iter().find_map(|spec| match spec {
         AreaSpec::Compressed { limit } => Some(
             limit
-                .unwrap_or(config.ram_bytes * 2 / 5)
+                .unwrap_or(if open.is_empty() {
+                    u64::MAX
+                } else {
+                    config.ram_bytes * 2 / 5
+                })
                 .min(compressed_max(config.ram_bytes)),
         ),
         AreaSpec::Path(_) => None,

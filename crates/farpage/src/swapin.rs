@@ -65,7 +65,10 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
         mm.prefetcher.note_waiting(now);
         mm.who.note_file(now);
     }
-    let (source, loaded) = match batch.load(mm, at, context) {
+    context.is_waited_for = true;
+    let loaded = batch.load(mm, at, context);
+    context.is_waited_for = false;
+    let (source, loaded) = match loaded {
         Ok(loaded) => loaded,
         Err(error) => tiers::refuse_page(error, address(page)),
     };

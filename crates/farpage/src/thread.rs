@@ -119,6 +119,7 @@ extern "C" fn reclaimer_main() -> ! {
     let mm = mm();
     loop {
         prefetch::start_wanted(mm);
+        mm.watch.make_wanted();
         swapoff::start_wanted(mm);
         if tier_files::is_behind(mm) {
             let _inside = mm.gate.shared();

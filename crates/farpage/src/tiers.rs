@@ -27,6 +27,7 @@ use crate::compress::Compressed;
 use crate::mm::{Context, Mm, PAGE, fd};
 use crate::pool::Pool;
 use crate::sys::{self, Errno};
+use crate::watch;
 
 /// Why a page could not be brought back.
 #[derive(Clone, Copy, Debug)]
@@ -198,13 +199,15 @@ pub fn load_blocks(mm: &Mm, blocks: &Blocks, context: &mut Context) -> Result<So
     let mut pieces = [[0u64; 2]; READ_MAX];
     let used = read_pieces(blocks, context, &mut pieces);
     let (file, offset) = file_of(mm, blocks);
+    let pieces = &mut pieces[..used];
     // SAFETY: bounce pages and scratch page are this holder's alone.
-    unsafe { sys::transfer_all(file, false, &mut pieces[..used], offset) }.map_err(|errno| {
-        LoadError::Io {
-            slot: blocks.slots[0],
-            errno,
-        }
-    })?;
+    let watched = context.is_waited_for && unsafe { watch::read(mm, file, offset, pieces) };
+    if !watched {
+        // SAFETY: the same.
+        let read = unsafe { sys::transfer_all(file, false, pieces, offset) };
+        let slot = blocks.slots[0];
+        read.map_err(|errno| LoadError::Io { slot, errno })?;
+    }
     verify_blocks(mm, blocks, context)
 }
 

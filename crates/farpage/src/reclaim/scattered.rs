@@ -15,8 +15,8 @@ use farpage_core::kill_point;
 use farpage_core::stats::Counter;
 
 use super::BLOCK;
-use super::who::Mean;
 use crate::bits::{bits, mask};
+use crate::mean::Mean;
 use crate::mm::{Mm, PAGE, address};
 use crate::reclaim_calls::{
     carry, carry_back, drop_each, drop_frames, has_keys, is_writable, map_scratch, populate_write, presence,

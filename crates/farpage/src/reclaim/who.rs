@@ -8,51 +8,15 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::mean::Mean;
+
 /// What the reclaimer may take to move a page out, in nanoseconds: about what a fault takes without reclaim. Beyond it the
 /// program has more from doing both in turn than from a helper that can't keep up with it.
 const DEAR_NS: u64 = 5_000;
-/// Pages after which older measurements count half.
-const MEMORY: u64 = 512;
 /// Of the pages stored, the part that may be written to files for a fault to do it: writes are waited for.
 const WRITTEN_PART: u64 = 8;
 /// How long faults may make no room before the reclaimer does it again, in nanoseconds.
 const IDLE_NS: u64 = 50_000_000;
-
-/// A sum over pages in which the past counts less and less. Racing writers lose a measurement, no more.
-pub(super) struct Mean {
-    sum: AtomicU64,
-    pages: AtomicU64,
-}
-
-impl Mean {
-    pub(super) const fn new() -> Mean {
-        Mean {
-            sum: AtomicU64::new(0),
-            pages: AtomicU64::new(0),
-        }
-    }
-
-    pub(super) fn add(&self, sum: u64, pages: u64) {
-        let (sum, pages) = (
-            self.sum.load(Ordering::Relaxed) + sum,
-            self.pages.load(Ordering::Relaxed) + pages,
-        );
-        let half = u32::from(pages > MEMORY);
-        self.sum.store(sum >> half, Ordering::Relaxed);
-        self.pages.store(pages >> half, Ordering::Relaxed);
-    }
-
-    /// Whether the mean is above `bound`; no before there is anything to tell from.
-    pub(super) fn exceeds(&self, bound: u64) -> bool {
-        let pages = self.pages.load(Ordering::Relaxed);
-        pages >= MEMORY / 4 && self.sum.load(Ordering::Relaxed) > bound * pages
-    }
-
-    fn forget(&self) {
-        self.sum.store(0, Ordering::Relaxed);
-        self.pages.store(0, Ordering::Relaxed);
-    }
-}
 
 /// What a process knows of who should make room in it.
 pub struct Who {
