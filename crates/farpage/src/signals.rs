@@ -12,6 +12,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::errand;
 use crate::fault::{self, Outcome};
 use crate::in_flight;
 use crate::mm::{mm, mode};
@@ -190,7 +191,7 @@ extern "C" fn on_sigbus(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
     if code == BUS_ADRERR
         && is_managed(addr)
         && mm.mode.load(Ordering::Acquire) != mode::OFF
-        && fault::at_address(mm, addr) == Outcome::Done
+        && errand::fault(mm, addr).unwrap_or_else(|| fault::at_address(mm, addr)) == Outcome::Done
     {
         crate::thread::nudge(mm);
         return;
