@@ -3,6 +3,7 @@
 use core::ffi::{c_char, c_int, c_long, c_void};
 
 use farpage::births;
+use farpage::errand::{LENT, Lent};
 use farpage::mm::{PAGE, mm};
 use farpage::pool::is_managed;
 use farpage::trap::Pins;
@@ -60,6 +61,38 @@ pub unsafe extern "C" fn forkpty(
     }) as libc::pid_t
 }
 
+/// vfork, counted while its child runs in this memory. The child comes back through the same frame first: its return address is in a
+/// register meanwhile, and it leaves by a jump, so that a shadow stack still has the parent's.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> libc::pid_t {
+    core::arch::naked_asm!(
+        "pop rdi",
+        "lock inc dword ptr [rip + {lent}]",
+        "mov eax, {nr}",
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "lock dec dword ptr [rip + {lent}]",
+        "push rdi",
+        "test rax, rax",
+        "js 3f",
+        "ret",
+        "2:",
+        "jmp rdi",
+        "3:",
+        "mov rdi, rax",
+        "jmp {failed}",
+        lent = sym LENT,
+        nr = const libc::SYS_vfork,
+        failed = sym vfork_failed,
+    )
+}
+
+extern "C" fn vfork_failed(errno: i64) -> libc::pid_t {
+    result(errno) as libc::pid_t
+}
+
 /// Bytes of a clone's managed stack that stay in RAM.
 const CLONE_STACK_KEPT: u64 = 256 << 10;
 
@@ -108,6 +141,8 @@ pub unsafe extern "C" fn clone(
     let _birth = (!copies && flags & libc::CLONE_VFORK != 0)
         .then(births::begin)
         .flatten();
+    let _lent =
+        (!copies && flags & libc::CLONE_THREAD == 0).then(|| Lent::begin(flags & libc::CLONE_VFORK != 0));
     let mut pins = Pins::new();
     if !copies && flags & libc::CLONE_VFORK != 0 && mm().is_active() {
         pins.add(mm(), top, CLONE_STACK_KEPT);

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::page_state::{Kind, PIN_MAX};
 
+use crate::errand;
 use crate::fault;
 use crate::in_flight;
 use crate::maps::each_said;
@@ -28,12 +29,16 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         // SAFETY: the program's own request.
         unsafe { sys::raw(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
     };
-    if matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
-        note_huge(mm, addr, len, advice == libc::MADV_HUGEPAGE);
-    }
     let Some((lo, hi)) = managed_pages(addr, len) else {
         return kernel(addr, len);
     };
+    let _watched = match errand::call(mm, libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) {
+        Ok(result) => return result,
+        Err(watched) => watched,
+    };
+    if matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
+        note_huge(mm, addr, len, advice == libc::MADV_HUGEPAGE);
+    }
     if !mm.is_active() {
         // Kept dormant meanwhile: content that goes without the books' knowledge would be missed.
         let mask = sys::block_signals();
@@ -110,6 +115,7 @@ fn note_huge(mm: &Mm, addr: u64, len: u64, wanted: bool) {
 /// Whether the program has locked one of the pages; calls that have ended do not count.
 fn is_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
     any_locked(mm, lo, hi) && {
+        errand::settle(mm);
         in_flight::watch_now(mm);
         any_locked(mm, lo, hi)
     }

@@ -8,6 +8,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::activate;
+use crate::errand;
 use crate::mm::{Mm, mm, mode};
 use crate::sys;
 
@@ -40,6 +41,7 @@ pub fn begin() -> Option<Birth> {
 
 /// Returns when no other thread is making this process active.
 pub fn wait_for_activation(mm: &Mm) {
+    let _watched = errand::watched(mm);
     let mask = sys::block_signals();
     drop(mm.gate.shared());
     sys::set_mask(mask);

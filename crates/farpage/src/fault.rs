@@ -15,6 +15,7 @@ use farpage_core::stats::{Counter, Source};
 
 use crate::cow;
 use crate::engine_stack;
+use crate::errand;
 use crate::huge;
 use crate::kept;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, page_of};
@@ -39,13 +40,16 @@ pub enum Outcome {
 
 /// Brings `page` in, on behalf of code that may run on any stack.
 pub fn fault(mm: &Mm, page: u64) -> Outcome {
+    if let Some(outcome) = errand::fault(mm, address(page)) {
+        return outcome;
+    }
     let mask = sys::block_signals();
     let outcome = engine_stack::run(|| touched(mm, Touch { page, offset: 0 }));
     sys::set_mask(mask);
     outcome
 }
 
-/// Brings the page of a touched managed address in. The caller has blocked signals.
+/// Brings the page of a touched managed address in. The caller has blocked signals, and is no child that borrows this memory.
 pub fn at_address(mm: &Mm, address: u64) -> Outcome {
     let touch = Touch {
         page: page_of(address),
@@ -62,10 +66,7 @@ fn touched(mm: &Mm, touch: Touch) -> Outcome {
     loop {
         let seen = mm.load(page);
         if !mm.has_entry_still() {
-            sys::die(&[
-                "farpage: the process whose memory a child borrowed (vfork) has ended, and what it had swapped out with it; ",
-                "the child was stopped",
-            ]);
+            errand::end_orphan();
         }
         if seen.is_locked() {
             mm.wait_unlocked(page);

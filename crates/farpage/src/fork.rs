@@ -23,6 +23,7 @@ use crate::cleanup;
 use crate::cow;
 use crate::dispatch::Dispatched;
 use crate::engine_stack;
+use crate::errand;
 use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, fd, mm};
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
@@ -41,9 +42,12 @@ pub fn window(libc_call: &mut dyn FnMut() -> i64) -> i64 {
     if birth.is_some() || !mm.is_active() {
         return libc_call();
     }
+    let _watched = errand::watched(mm);
     let mask = sys::block_signals();
+    let mut since = 0;
     while mm.fork_lock.swap(1, Ordering::Acquire) != 0 {
-        sys::futex_wait(&mm.fork_lock, 1, false, 1000);
+        sys::futex_wait(&mm.fork_lock, 1, false, 10_000);
+        errand::blame(&mut since);
     }
     let dispatched = Dispatched::begin();
     let result = libc_call();
@@ -67,6 +71,7 @@ pub fn by_number(nr: i64, args: [u64; 6]) -> Option<i64> {
 
 /// The fork itself: 0 in the child, its pid in the parent, or `-errno`.
 pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
+    let _watched = errand::watched(mm());
     let mask = sys::block_signals();
     let pid = engine_stack::run(|| fork_alone(nr, args));
     sys::set_mask(mask);
@@ -250,6 +255,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     mm.watch.forget();
     swapoff::forget();
     in_flight::forget();
+    errand::forget();
     mm.has_debtors.store(0, Ordering::Relaxed);
     drop_not_inherited(mm);
     residency::forget_locks();

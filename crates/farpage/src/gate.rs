@@ -7,10 +7,13 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::errand;
 use crate::sys;
 
 /// Set in the word while a thread is alone inside or waits to be.
 const ALONE: u32 = 1 << 31;
+/// One sleep of who waits, in microseconds. Who leaves wakes it; else it looks whether who is inside has died.
+const NAP_US: u64 = 10_000;
 
 pub struct Gate {
     /// Threads inside, plus [`ALONE`].
@@ -38,6 +41,7 @@ impl Gate {
     /// Enters beside others. The caller has blocked signals (a handler of ours, or the reclaimer).
     #[inline]
     pub fn shared(&self) -> Shared<'_> {
+        let mut since = 0;
         loop {
             let seen = self.word.fetch_add(1, Ordering::Acquire);
             if seen & ALONE == 0 {
@@ -46,7 +50,8 @@ impl Gate {
             self.leave_shared();
             let now = self.word.load(Ordering::Relaxed);
             if now & ALONE != 0 {
-                sys::futex_wait(&self.word, now, false, 10_000);
+                sys::futex_wait(&self.word, now, false, NAP_US);
+                errand::blame(&mut since);
             }
         }
     }
@@ -72,10 +77,15 @@ impl Gate {
     /// Enters alone: waits until the others have left; later ones wait outside. Blocks signals until dropped.
     pub fn alone(&self) -> Alone<'_> {
         let mask = sys::block_signals();
+        let mut since = 0;
+        let mut nap = |seen| {
+            sys::futex_wait(&self.word, seen, false, NAP_US);
+            errand::blame(&mut since);
+        };
         loop {
             let seen = self.word.load(Ordering::Relaxed);
             if seen & ALONE != 0 {
-                sys::futex_wait(&self.word, seen, false, 10_000);
+                nap(seen);
             } else if self
                 .word
                 .compare_exchange(seen, seen | ALONE, Ordering::Acquire, Ordering::Relaxed)
@@ -89,7 +99,7 @@ impl Gate {
             if seen == ALONE {
                 return Alone(self, mask);
             }
-            sys::futex_wait(&self.word, seen, false, 10_000);
+            nap(seen);
         }
     }
 }
@@ -168,7 +178,7 @@ impl<T> Spin<T> {
 
     /// Spins a little, then sleeps in short naps: the holder may have lost its CPU.
     pub fn lock(&self) -> SpinGuard<'_, T> {
-        let mut turns = 0;
+        let (mut turns, mut since) = (0, 0);
         loop {
             if let Some(guard) = self.try_lock() {
                 return guard;
@@ -176,6 +186,7 @@ impl<T> Spin<T> {
             turns += 1;
             if turns % 128 == 0 {
                 sys::futex_wait(&self.held, 1, false, 50);
+                errand::blame(&mut since);
             }
             core::hint::spin_loop();
         }

@@ -9,6 +9,7 @@ use farpage_core::kill_point;
 
 use crate::births;
 use crate::cleanup;
+use crate::errand;
 use crate::fork;
 use crate::huge_advice;
 use crate::maps::each_mapping;
@@ -137,6 +138,7 @@ pub fn rejoin_after_dormant_fork() {
     // Another thread may have been alone inside at the fork.
     mm.gate.open();
     births::forget();
+    errand::forget();
     sentinel::forget();
     abandon_locks(mm);
     let pool = mm.pool();

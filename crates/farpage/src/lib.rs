@@ -23,6 +23,7 @@ pub mod cow;
 pub mod discard;
 pub mod dispatch;
 pub mod engine_stack;
+pub mod errand;
 pub mod fault;
 pub mod filter;
 pub mod fork;

@@ -15,6 +15,7 @@ use farpage_core::page_state::{Kind, PageState};
 
 use crate::commit::{commit, grow, room_for};
 use crate::cow;
+use crate::errand;
 use crate::fork;
 use crate::gate::Alone;
 use crate::hints;
@@ -71,17 +72,20 @@ impl Map {
         self.is_plain() && !self.is_fixed() && size && !low && self.prot & libc::PROT_EXEC == 0
     }
 
-    fn kernel(&self) -> i64 {
-        let a = [
+    fn args(&self) -> [u64; 6] {
+        [
             self.addr,
             self.len,
             self.prot as u64,
             self.flags as u64,
             self.fd as i64 as u64,
             self.offset,
-        ];
+        ]
+    }
+
+    fn kernel(&self) -> i64 {
         // SAFETY: the program's own request.
-        unsafe { sys::raw(libc::SYS_mmap, a) }
+        unsafe { sys::raw(libc::SYS_mmap, self.args()) }
     }
 }
 
@@ -102,15 +106,17 @@ pub fn mmap(request: Map) -> i64 {
     if mm.mode.load(Ordering::Acquire) == mode::OFF {
         return request.kernel();
     }
-    if request.is_fixed() {
-        return match managed_pages(request.addr, request.len) {
-            Some(range) => map_fixed(mm, request, range),
-            None => request.kernel(),
-        };
-    }
+    let place = managed_pages(request.addr, request.len).filter(|_| request.is_fixed());
     let hinted = request.prot == libc::PROT_NONE && request.addr != 0;
-    if !request.is_eligible() || (hinted && hints::are_meant()) {
+    if place.is_none() && (!request.is_eligible() || (hinted && hints::are_meant())) {
         return request.kernel();
+    }
+    let _watched = match errand::call(mm, libc::SYS_mmap, request.args()) {
+        Ok(result) => return result,
+        Err(watched) => watched,
+    };
+    if let Some(range) = place {
+        return map_fixed(mm, request, range);
     }
     let growth = if request.prot & libc::PROT_WRITE != 0 {
         request.len
@@ -142,6 +148,10 @@ pub fn mmap(request: Map) -> i64 {
 /// bytes, a multiple of the page size; what could hold a huge page is aligned to one in any case.
 pub fn allocate(len: u64, prot: i32, align: u64) -> Result<u64, Errno> {
     let mm = mm();
+    let _watched = match errand::call(mm, errand::ALLOCATE, [len, prot as u64, align, 0, 0, 0]) {
+        Ok(result) => return sys::check(result),
+        Err(watched) => watched,
+    };
     let pages = round_up(len) / PAGE;
     let align = (align / PAGE).max(if pages >= CHUNK_PAGES { CHUNK_PAGES } else { 1 });
     // The gate keeps activation (which registers all that is mapped) and fork out until both maps and kernel agree.
@@ -383,6 +393,10 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
     if !addr.is_multiple_of(PAGE) || len == 0 {
         return EINVAL;
     }
+    let _watched = match errand::call(mm, libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) {
+        Ok(result) => return result,
+        Err(watched) => watched,
+    };
     hints::unmapped(addr, len);
     let alone = mm.gate.alone();
     // SAFETY: the program's own request. First the kernel: if it refuses, nothing has changed.
@@ -410,6 +424,10 @@ pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
     }
     let on = mm.mode.load(Ordering::Acquire) != mode::OFF;
     let managed = managed_pages(addr, len).filter(|_| on);
+    let watched = managed.map(|_| errand::call(mm, nr, args));
+    if let Some(Ok(result)) = watched {
+        return result;
+    }
     if let Some((lo, hi)) = managed
         && prot & libc::PROT_WRITE != 0
         && len >= MANAGE_MIN

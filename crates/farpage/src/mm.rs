@@ -20,6 +20,7 @@ use farpage_core::zpool::ZpoolHints;
 use lz4_flex::block::CompressTable;
 
 use crate::cow::Payers;
+use crate::errand::LENT;
 use crate::gate::{Gate, Spin};
 use crate::huge_places::Places;
 use crate::kept::Kept;
@@ -211,6 +212,14 @@ impl Mm {
     pub fn is_own(&self) -> bool {
         self.entry_opt()
             .is_some_and(|entry| entry.pid.load(Ordering::Relaxed) == sys::getpid())
+    }
+
+    /// Whether the caller is a child that borrows this memory (vfork) and was made by libc: one that the program makes by an instruction of
+    /// its own is not seen here.
+    #[inline]
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        LENT.load(Ordering::Relaxed) != 0 && self.own_pid.load(Ordering::Relaxed) != sys::getpid()
     }
 
     /// From now on this memory is the caller's: at its start, and after fork.

@@ -12,6 +12,7 @@ use farpage_core::page_state::{Kind, PageState};
 use crate::activate;
 use crate::commit::{commit, grow, room_for};
 use crate::cow;
+use crate::errand;
 use crate::fault;
 use crate::fork;
 use crate::gate::Alone;
@@ -58,21 +59,20 @@ impl Remap {
         }
     }
 
+    fn args(&self) -> [u64; 6] {
+        [
+            self.old,
+            self.old_len,
+            self.new_len,
+            self.flags as u64,
+            self.new,
+            0,
+        ]
+    }
+
     fn kernel(&self) -> i64 {
         // SAFETY: the program's own request (or ours on its behalf with a destination we chose).
-        unsafe {
-            sys::raw(
-                libc::SYS_mremap,
-                [
-                    self.old,
-                    self.old_len,
-                    self.new_len,
-                    self.flags as u64,
-                    self.new,
-                    0,
-                ],
-            )
-        }
+        unsafe { sys::raw(libc::SYS_mremap, self.args()) }
     }
 }
 
@@ -83,6 +83,10 @@ pub fn mremap(request: Remap) -> i64 {
     if mm.mode.load(Ordering::Acquire) == mode::OFF || !touches {
         return request.kernel();
     }
+    let _watched = match errand::call(mm, libc::SYS_mremap, request.args()) {
+        Ok(result) => return result,
+        Err(watched) => watched,
+    };
     if request.old_len > USER_END || request.new_len > USER_END {
         return EINVAL;
     }

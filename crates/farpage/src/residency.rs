@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::page_state::Kind;
 use farpage_core::range_map::{Range, RangeMap};
 
+use crate::errand;
 use crate::fault;
 use crate::mem::{is_mapped, managed_pages};
 use crate::mm::{Mm, PAGE, address, mm};
@@ -27,6 +28,11 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
     let mm = mm();
     let start = addr / PAGE * PAGE;
     let (lo, hi) = managed_pages(start, len + (addr - start)).filter(|_| mm.is_active())?;
+    let nr = if lock { libc::SYS_mlock } else { libc::SYS_munlock };
+    let _watched = match errand::call(mm, nr, [addr, len, 0, 0, 0, 0]) {
+        Ok(result) => return Some(result),
+        Err(watched) => watched,
+    };
     if lock && !may_stay(mm, lo, hi) {
         return Some(ENOMEM);
     }

@@ -13,6 +13,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::engine_stack;
+use crate::errand;
 use crate::fault::{self, Outcome};
 use crate::in_flight;
 use crate::mm::{Mm, mm, mode};
@@ -193,7 +194,7 @@ extern "C" fn on_sigbus(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
     if code == BUS_ADRERR
         && is_managed(addr)
         && mm.mode.load(Ordering::Acquire) != mode::OFF
-        && answer(mm, addr, context) == Outcome::Done
+        && errand::fault(mm, addr).unwrap_or_else(|| answer(mm, addr, context)) == Outcome::Done
     {
         crate::thread::nudge(mm);
         return;

@@ -6,6 +6,7 @@ use farpage_core::page_state::{Kind, PIN_MAX};
 
 use crate::cow;
 use crate::engine_stack;
+use crate::errand;
 use crate::fault;
 use crate::mem::managed_pages;
 use crate::mm::{Mm, PAGE, TOUCHED, mm};
@@ -32,6 +33,7 @@ pub fn keep(addr: u64, len: u64) {
     }
     (top..hi).for_each(|page| fault::pin_for_good(mm, page));
     if mm.is_active() {
+        let _watched = errand::watched(mm);
         let mask = sys::block_signals();
         engine_stack::run(|| {
             let _inside = mm.gate.shared();

@@ -11,6 +11,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::discard;
+use crate::errand;
 use crate::fault;
 use crate::in_flight;
 use crate::kept;
@@ -117,6 +118,7 @@ pub fn nudge(mm: &Mm) {
 
 extern "C" fn reclaimer_main() -> ! {
     let mm = mm();
+    errand::keep();
     loop {
         prefetch::start_wanted(mm);
         mm.watch.make_wanted();
@@ -128,6 +130,7 @@ extern "C" fn reclaimer_main() -> ! {
         }
         let seq = mm.header().reclaim_seq.load(Ordering::SeqCst);
         remote::answer(mm);
+        errand::start_wanted(mm);
         in_flight::watch(mm);
         let excess = mm.header().excess(headroom(mm) + spare(mm));
         let mut done = 0;

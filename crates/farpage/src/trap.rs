@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::births;
 use crate::engine_stack;
+use crate::errand::{self, Errand};
 use crate::fault;
 use crate::filter::{FilterConfig, build};
 use crate::mem;
@@ -254,6 +255,9 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
     }
     let index = nr as usize;
     if syscalls::memory_call(index, &args) {
+        if let Ok(result) = errand::call(mm(), nr, args) {
+            return result;
+        }
         let mask = sys::block_signals();
         let result = engine_stack::run(|| memory_call(nr, args));
         sys::set_mask(mask);
@@ -295,7 +299,8 @@ pub fn read_word(addr: u64) -> Option<u64> {
     read_user(addr, &mut value as *mut _ as u64, 8).then_some(value)
 }
 
-/// The ranges pinned for one call. More than fit are noted in memory of their own.
+/// The ranges pinned for one call. More than fit are noted in memory of their own. Those of a child that borrows this memory are in the
+/// hands of a thread of its parent's process (`errand`).
 pub struct Pins {
     near: [(u64, u64); 40],
     len: usize,
@@ -304,6 +309,7 @@ pub struct Pins {
     pinned: u64,
     /// The range pinned last.
     last: (u64, u64),
+    errand: Option<Errand>,
 }
 
 const FAR_MAX: usize = 1 << 16;
@@ -316,7 +322,7 @@ impl Default for Pins {
 
 impl Pins {
     #[must_use]
-    pub fn new() -> Pins {
+    pub const fn new() -> Pins {
         Pins {
             near: [(0, 0); 40],
             len: 0,
@@ -324,6 +330,7 @@ impl Pins {
             far_len: 0,
             pinned: 0,
             last: (0, 0),
+            errand: None,
         }
     }
 
@@ -334,7 +341,16 @@ impl Pins {
             return;
         };
         // Strings lie beside one another: most of ten thousand arguments are in a page that is pinned already.
-        if self.last.0 <= lo && hi <= self.last.1 {
+        if self.covers(lo, hi) {
+            return;
+        }
+        if self.len == 0 && self.errand.is_none() {
+            self.errand = Errand::for_pins(mm);
+        }
+        if let Some(errand) = &mut self.errand {
+            if errand.pin(mm, start, len) {
+                self.last = (lo, hi);
+            }
             return;
         }
         let mut from = lo;
@@ -351,6 +367,16 @@ impl Pins {
             }
         }
         self.note(from, hi);
+    }
+
+    fn covers(&self, lo: u64, hi: u64) -> bool {
+        self.last.0 <= lo && hi <= self.last.1
+    }
+
+    /// Whether the range pinned last holds this one.
+    #[must_use]
+    pub fn has(&self, start: u64, len: u64) -> bool {
+        managed_part(start, len).is_some_and(|(lo, hi)| self.covers(lo, hi))
     }
 
     /// Pages that may still be pinned: half the limit at most, or a call would keep all others from making room. A
@@ -383,6 +409,9 @@ impl Pins {
 
     /// Lets the pages go.
     pub fn release(&mut self, mm: &Mm) {
+        if let Some(errand) = self.errand.take() {
+            errand.unpin(mm);
+        }
         let unpin = |(lo, hi): (u64, u64)| (lo..hi).for_each(|page| fault::unpin(mm, page));
         self.near[..self.len].iter().copied().for_each(unpin);
         for i in 0..self.far_len {
@@ -411,7 +440,7 @@ pub fn close_range(args: [u64; 6]) -> i64 {
 }
 
 /// Calls about mappings, on managed addresses.
-fn memory_call(nr: i64, args: [u64; 6]) -> i64 {
+pub fn memory_call(nr: i64, args: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = args;
     match nr {
         libc::SYS_mmap => mem::mmap(mem::Map {
@@ -465,16 +494,22 @@ fn write_user(to: u64, from: u64, len: u64) -> bool {
 
 fn transfer_user(theirs: u64, ours: u64, len: u64, nr: i64) -> bool {
     let mm = mm();
+    let (local, remote) = ([ours, len], [theirs, len]);
+    let transfer = || {
+        let iov = (local.as_ptr() as u64, remote.as_ptr() as u64);
+        // SAFETY: `ours` is a buffer of len bytes on our stack; the other side is checked by the kernel.
+        let done = unsafe { sys::raw(nr, [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0]) };
+        done == len as i64
+    };
+    // To ask for pins takes longer than to find the page there, as it is mostly.
+    if vfork::is_borrowed(mm) && transfer() {
+        return true;
+    }
     let mut pins = Pins::new();
     if mm.is_active() {
         pins.add(mm, theirs, len);
     }
-    let (local, remote) = ([ours, len], [theirs, len]);
-    // SAFETY: `ours` is a buffer of len bytes on our stack; the other side is checked by the kernel.
-    let done = unsafe {
-        let iov = (local.as_ptr() as u64, remote.as_ptr() as u64);
-        sys::raw(nr, [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0])
-    };
+    let done = transfer();
     pins.release(mm);
-    done == len as i64
+    done
 }

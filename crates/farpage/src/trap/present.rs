@@ -16,12 +16,13 @@ pub struct Held {
     hi: u64,
 }
 
-/// Keeps a buffer where it is; `None`: it is not wholly in RAM, or none of it is managed, or the kernel is free to fault it in.
+/// Keeps a buffer where it is; `None`: it is not wholly in RAM, or none of it is managed, or the kernel is free to fault it in, or the
+/// caller may die without its process (`errand`).
 #[must_use]
 pub fn hold(addr: u64, len: u64) -> Option<Held> {
     let mm = mm();
     let (lo, hi) = managed_part(addr, len)?;
-    if hi - lo > PAGES_MAX || !mm.is_active() || mm.header().has(flag::THREAD_DELIVERY) {
+    if hi - lo > PAGES_MAX || !mm.is_active() || mm.is_lent() || mm.header().has(flag::THREAD_DELIVERY) {
         return None;
     }
     let mut held = Held { lo, hi: lo };

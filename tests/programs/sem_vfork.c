@@ -1,0 +1,335 @@
+/* Children by vfork, which run in their parent's memory, killed or stopped at any moment: while they touch memory that is swapped out, in
+ * calls on it, in calls on mappings. What they leave must not be the parent's: a child that was killed in the middle of a page
+ * fault once took with it its place in the gate of its parent's memory, the lock of the page's word and a work area, and the parent
+ * waited for ever at its next munmap, at its next fork, or at a touch of that page. */
+#include "check.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define LEN (2 * MIB)
+#define AREA (1 * MIB)
+#define STUCK_NS 40000000000u
+
+static char *data, *area;
+static int full[2], empty[2];
+static char **cold_argv;
+static volatile pid_t victim;
+static volatile unsigned turn;
+static volatile uint64_t moved_ns;
+
+static void spin_us(unsigned us)
+{
+	for (uint64_t end = now_ns() + us * 1000u; now_ns() < end;)
+		;
+}
+
+/* Says so where nothing has moved for long. */
+static void *watch(void *unused)
+{
+	for (;;) {
+		sleep_ms(500);
+		if (now_ns() - moved_ns > STUCK_NS) {
+			say("HANG: nothing moves since turn %u", turn);
+			_exit(3);
+		}
+	}
+	return unused;
+}
+
+static void move(void)
+{
+	moved_ns = now_ns();
+	turn++;
+}
+
+static void out_of_ram(void *p, size_t len)
+{
+	madvise(p, len, MADV_PAGEOUT);
+	madvise(p, len, MADV_PAGEOUT);
+}
+
+/* What a child does until it is killed. */
+
+static void touches(void)
+{
+	for (;;)
+		for (size_t at = 0; at < LEN; at += PAGE) {
+			volatile char *p = data + (at * 7 + turn * PAGE) % LEN;
+			*p = *p;
+		}
+}
+
+static void touches_and_drops(void)
+{
+	for (;;) {
+		for (size_t at = 0; at < LEN; at += PAGE)
+			(void)*(volatile char *)(data + at);
+		syscall(SYS_madvise, data, LEN, MADV_PAGEOUT);
+	}
+}
+
+static void reads(void)
+{
+	read(empty[0], area + (turn % 64) * PAGE + 5, 40 * PAGE);
+}
+
+static void reads_by_number(void)
+{
+	syscall(SYS_read, empty[0], area + (turn % 64) * PAGE + 5, 40 * PAGE);
+}
+
+static void writes(void)
+{
+	for (;;)
+		syscall(SYS_write, full[1], area, 100 * PAGE);
+}
+
+static void opens(void)
+{
+	for (;;)
+		for (size_t at = 0; at < AREA; at += PAGE)
+			syscall(SYS_access, area + at, F_OK);
+}
+
+static void maps(void)
+{
+	for (;;) {
+		mprotect(area, AREA / 2, PROT_READ);
+		mprotect(area, AREA / 2, PROT_READ | PROT_WRITE);
+		madvise(area, AREA / 4, MADV_DONTNEED);
+		munmap(area + AREA / 2, AREA / 2);
+		mmap(area + AREA / 2, AREA / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		area[AREA - 1] = 1;
+		char *p = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		*p = 1;
+		munmap(p, AREA);
+	}
+}
+
+static void execs(void)
+{
+	execve(cold_argv[0], cold_argv, environ);
+}
+
+static void forks(void)
+{
+	for (;;) {
+		pid_t pid = (pid_t)syscall(SYS_fork);
+		if (pid == 0)
+			syscall(SYS_exit_group, 0);
+		waitpid(pid, NULL, 0);
+	}
+}
+
+/* The parent's other thread, which goes on while the one that called vfork waits. */
+
+static unsigned wait_us;
+static int how;
+static void (*meanwhile)(void);
+
+static void *ender(void *unused)
+{
+	while (victim == 0)
+		sched_yield();
+	spin_us(wait_us);
+	if (meanwhile) {
+		kill(victim, SIGSTOP);
+		spin_us(300);
+		meanwhile();
+	}
+	kill(victim, how);
+	return unused;
+}
+
+static void vfork_and_end(void (*body)(void), unsigned us, void (*then)(void))
+{
+	pthread_t thread;
+	victim = 0;
+	wait_us = us;
+	how = SIGKILL;
+	meanwhile = then;
+	CHECK_EQ("a thread", 0, pthread_create(&thread, NULL, ender, NULL));
+	pid_t pid = vfork();
+	if (pid == 0) {
+		victim = (pid_t)syscall(SYS_getpid);
+		body();
+		_exit(0);
+	}
+	pthread_join(thread, NULL);
+	int status = 0;
+	CHECK_EQ("waitpid", pid, waitpid(pid, &status, 0));
+	bool ended = WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0;
+	CHECK("the child was killed, or had ended", ended);
+	move();
+}
+
+static void verify_in_child(void *unused)
+{
+	(void)unused;
+	CHECK_FILL("memory in a forked child", data, LEN, 5);
+}
+
+/* The gate is free, every page is right, and every page can go. */
+static void goes_on(unsigned round)
+{
+	char *p = map_anon(AREA);
+	p[PAGE] = 1;
+	CHECK_OK("munmap", munmap(p, AREA));
+	CHECK_FILL("memory that the child touched", data, LEN, 5);
+	if (round % 16 == 0)
+		CHECK_EQ("a forked child", 0, ({ int s = 1; waitpid(child_start(verify_in_child, NULL), &s, 0); s; }));
+	move();
+}
+
+static unsigned rounds(unsigned quick)
+{
+	return size_mb > 64 ? 8 * quick : quick;
+}
+
+static void killed_in_faults(void)
+{
+	for (unsigned round = 0; round < rounds(300); round++) {
+		out_of_ram(data, LEN);
+		vfork_and_end(round % 4 ? touches : touches_and_drops, (unsigned)(mix64(round) % 1500), NULL);
+		goes_on(round);
+	}
+}
+
+static void renew_area(void)
+{
+	CHECK("an area", mmap(area, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == area);
+	for (size_t at = 0; at < AREA; at += PAGE)
+		memcpy(area + at, "/nonexistent/name", 18);
+}
+
+/* Pages of a buffer that stayed locked for a dead child's call could not be dropped any more. */
+static void killed_in_calls(void)
+{
+	static void (*const bodies[])(void) = {reads, reads_by_number, writes, opens};
+	for (unsigned round = 0; round < rounds(80); round++) {
+		renew_area();
+		if (round & 4)
+			out_of_ram(area, AREA);
+		vfork_and_end(bodies[round % NELEM(bodies)], (unsigned)(mix64(round) % 4000), NULL);
+		CHECK_OK("the buffer is dropped", madvise(area, AREA, MADV_DONTNEED));
+		CHECK_ZERO("what was dropped", area, AREA);
+		goes_on(round);
+		fcntl(full[1], F_SETFL, O_NONBLOCK);
+		char *junk = data;
+		while (write(full[1], junk, PAGE) > 0)
+			;
+		fcntl(full[1], F_SETFL, 0);
+	}
+}
+
+static void killed_in_mappings(void)
+{
+	for (unsigned round = 0; round < rounds(100); round++) {
+		renew_area();
+		out_of_ram(data, LEN);
+		vfork_and_end(maps, (unsigned)(mix64(round) % 1000), NULL);
+		goes_on(round);
+	}
+}
+
+static void killed_at_exec(void)
+{
+	for (unsigned round = 0; round < rounds(60); round++) {
+		out_of_ram(cold_argv, 2 * MIB);
+		vfork_and_end(execs, (unsigned)(mix64(round) % 3000), NULL);
+		goes_on(round);
+	}
+	CHECK_OK("the strings are dropped", madvise(cold_argv, 2 * MIB, MADV_DONTNEED));
+}
+
+static void other_thread_goes_on(void)
+{
+	goes_on(1);
+	CHECK_FILL("memory beside a stopped child", data, LEN, 5);
+}
+
+static void stopped(void)
+{
+	for (unsigned round = 0; round < rounds(100); round++) {
+		out_of_ram(data, LEN);
+		vfork_and_end(touches, (unsigned)(mix64(round) % 1000), other_thread_goes_on);
+		goes_on(round);
+	}
+}
+
+static void end_forking_children(void *unused)
+{
+	(void)unused;
+	alarm(120);
+	for (unsigned round = 0; round < rounds(40) && failures() == 0; round++) {
+		vfork_and_end(forks, (unsigned)(mix64(round) % 3000), NULL);
+		goes_on(round);
+	}
+}
+
+/* A fork is the one thing that nobody can do for the child: its parent may be stopped with one line, but does not wait for ever. */
+static void killed_in_fork(void)
+{
+	for (unsigned round = 0; round < rounds(2); round++) {
+		int status = 0;
+		CHECK("the parent", waitpid(child_start(end_forking_children, NULL), &status, 0) > 0);
+		CHECK("the parent goes on or is stopped", status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));
+		move();
+	}
+}
+
+static int borrower(void *body)
+{
+	((void (*)(void))(uintptr_t)body)();
+	return 0;
+}
+
+/* The same without waiting for the child: several at a time in one memory. */
+static void beside(void)
+{
+	static char stacks[3][64 * 1024] __attribute__((aligned(16)));
+	for (unsigned round = 0; round < rounds(60); round++) {
+		pid_t pids[NELEM(stacks)];
+		out_of_ram(data, LEN);
+		for (size_t i = 0; i < NELEM(stacks); i++)
+			pids[i] = clone(borrower, stacks[i] + sizeof stacks[i], CLONE_VM | SIGCHLD, (void *)(uintptr_t)touches);
+		spin_us((unsigned)(mix64(round) % 2000));
+		for (size_t i = 0; i < NELEM(stacks); i++) {
+			kill(pids[i], SIGKILL);
+			CHILD_EXPECT("a child beside", pids[i], 128 + SIGKILL);
+		}
+		goes_on(round);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct group groups[] = {
+		{"killed_in_faults", killed_in_faults}, {"killed_in_calls", killed_in_calls},
+		{"killed_in_mappings", killed_in_mappings}, {"killed_at_exec", killed_at_exec},
+		{"killed_in_fork", killed_in_fork},	{"stopped", stopped},
+		{"beside", beside},
+	};
+	if (argc > 1 && strcmp(argv[1], "--leaf") == 0)
+		return 0;
+	check_init(argv);
+	move();
+	pthread_t watcher;
+	pthread_create(&watcher, NULL, watch, NULL);
+	data = map_anon(LEN);
+	fill(data, LEN, 5);
+	area = map_anon(AREA);
+	CHECK_OK("pipe", pipe2(full, O_CLOEXEC));
+	CHECK_OK("pipe", pipe2(empty, O_CLOEXEC));
+	cold_argv = map_anon(2 * MIB);
+	for (size_t i = 2; i < 200; i++)
+		cold_argv[i] = strcpy((char *)cold_argv + (i + 1) * 2 * PAGE - 5, "argument");
+	cold_argv[0] = strcpy((char *)cold_argv + PAGE, self_path);
+	cold_argv[1] = strcpy((char *)cold_argv + 2 * PAGE, "--leaf");
+	return run_groups(argc, argv, groups, NELEM(groups));
+}
