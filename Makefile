@@ -13,7 +13,7 @@ export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-zpool bench-fit bench-kernel traces flame lint format clean
+.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-zpool bench-fit bench-kernel traces flame lint check format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -51,7 +51,7 @@ loom: ## every interleaving of the swap core's shared words, within bounds (half
 
 FUZZ_SECONDS ?= 20
 fuzz: ## structures beside their naive models, FUZZ_SECONDS each (nightly toolchain, `cargo install cargo-fuzz`)
-	@for target in slots zpool range_map readahead; do \
+	@for target in slots zpool range_map readahead bit_tree fifo slot_cache reclaim_policy workingset; do \
 	  CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fuzz $(CARGO) +nightly fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
@@ -95,8 +95,14 @@ flame: build ## docs/flame-random.svg: where the time of random touches goes (pe
 	@$(PYTHON) tests/bench/flame.py --farpage $(FLAME)/release/farpage --library $(FLAME)/release/libfarpage_preload.so \
 	  --draw $(FLAME)/bin/inferno-flamegraph --out docs/flame-random.svg
 
-lint: format build ## format and lints, warnings denied
+lint: format build check ## format and lints, warnings denied
 	JEMALLOC_OVERRIDE=$(JEMALLOC) $(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# A place of its own for libFuzzer spares compiling it: nothing is linked here.
+check: ## whether what no test builds still compiles: microbench/, fuzz/ (stable is enough for that), the core's loom models
+	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/check $(CARGO) check --quiet --locked --all-targets --manifest-path microbench/Cargo.toml
+	CUSTOM_LIBFUZZER_PATH=/dev/null CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/check $(CARGO) check --quiet --locked --bins --manifest-path fuzz/Cargo.toml
+	RUSTFLAGS="--cfg loom -D warnings" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom $(CARGO) check --quiet --locked -p farpage-core --lib --tests
 
 format: ## whether all is formatted
 	$(CARGO) fmt --all --check
