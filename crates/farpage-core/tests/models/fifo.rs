@@ -42,10 +42,10 @@ impl Model {
     fn came_out(&mut self, number: Option<u32>) {
         if !self.lossy {
             let oldest = self.tickets.iter().position(Option::is_some);
-            let gone = self
+            let mut gone = self
                 .tickets
                 .drain(..oldest.map_or(self.tickets.len(), |at| at + 1));
-            assert_eq!(number, gone.last().flatten());
+            assert_eq!(number, gone.next_back().flatten());
             return;
         }
         let Some(number) = number else {

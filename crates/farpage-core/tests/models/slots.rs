@@ -79,7 +79,7 @@ impl Event {
         let (what, n) = (input.byte()?, usize::from(input.word()?));
         Some(match what % 24 {
             0..=4 => Self::Alloc(Request {
-                owner: u16::from(what / 24 & 1),
+                owner: u16::from((what / 24) & 1),
                 cpu: u32::from(what / 48),
                 order: if n % 5 == 0 { n / 5 % ORDERS } else { 0 },
                 want: n / 5 % 200 + 1,
