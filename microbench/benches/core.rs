@@ -14,14 +14,12 @@ fn core(c: &mut Criterion) {
                 group.bench_function(BenchmarkId::new(name, threads), |b| {
                     b.iter_custom(|times| timed(side.as_ref(), operation, threads, times as usize));
                 });
-            }
-            if let Some([taken, held]) = side.locks()
-                && taken > 0
-            {
-                println!(
-                    "{}: of {taken} cluster locks {held} were found held",
-                    operation.name()
-                );
+                // Read by tests/bench/core.py.
+                if let Some([taken, held]) = side.locks()
+                    && taken > 0
+                {
+                    println!("cluster locks\t{}\t{threads}\t{taken}\t{held}", operation.name());
+                }
             }
         }
         group.finish();

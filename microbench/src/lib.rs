@@ -26,7 +26,10 @@ pub const THREADS: usize = 16;
 pub enum Operation {
     /// A slot is taken, and given back without ever having had content. The device has been used for a while.
     AllocateFree,
-    /// The same on a device with whole free clusters.
+    /// The same, but what was allocated together is given back together, as the engine does it; on the other side the device's
+    /// lock is taken once for all of a batch.
+    AllocateFreeGrouped,
+    /// As the first on a device with whole free clusters.
     AllocateFreeEmpty,
     /// Where a slot's content is.
     LookUp,
@@ -38,8 +41,9 @@ pub enum Operation {
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::AllocateFree,
+        Self::AllocateFreeGrouped,
         Self::AllocateFreeEmpty,
         Self::LookUp,
         Self::AddDelete,
@@ -51,6 +55,7 @@ impl Operation {
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllocateFree => "allocate+free",
+            Self::AllocateFreeGrouped => "allocate+free, grouped",
             Self::AllocateFreeEmpty => "allocate+free, empty device",
             Self::LookUp => "look-up",
             Self::AddDelete => "add+delete",
@@ -157,6 +162,35 @@ impl Ours {
             tally: Mutex::default(),
         }
     }
+
+    /// In runs as long as there are: each of them is given back slot by slot, or so many together as make a batch.
+    fn allocate_and_free(&self, grouped: bool, me: usize, times: usize) {
+        let (slots, owner) = (self.memory.slots(), me as u16 + 1);
+        let (mut left, mut batch, mut filled) = (times, [0; BATCH], 0);
+        while left > 0 {
+            let want = left.min(BATCH - filled);
+            let run = slots.alloc(&request(me, want)).expect("room");
+            let taken = run.first..run.first + run.count as u32;
+            left -= run.count;
+            if !grouped {
+                taken.for_each(|slot| slots.release(&[slot], owner).expect("ours"));
+                continue;
+            }
+            batch
+                .iter_mut()
+                .skip(filled)
+                .zip(taken)
+                .for_each(|(at, slot)| *at = slot);
+            filled += run.count;
+            if filled == BATCH || left == 0 {
+                slots.release(&batch[..filled], owner).expect("ours");
+                filled = 0;
+            }
+        }
+        let tally = slots.take_tally();
+        let mut all = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        *all = [all[0] + tally.locks, all[1] + tally.missed];
+    }
 }
 
 const fn request(me: usize, want: usize) -> Request {
@@ -171,22 +205,12 @@ const fn request(me: usize, want: usize) -> Request {
 
 impl Side for Ours {
     fn work(&self, operation: Operation, me: usize, times: usize) {
-        let (slots, table, owner) = (self.memory.slots(), self.memory.table(), me as u16 + 1);
+        let (table, owner) = (self.memory.table(), me as u16 + 1);
         let own = share(&self.kept, me);
         let around = own.iter().cycle().take(times);
         match operation {
-            Operation::AllocateFree | Operation::AllocateFreeEmpty => {
-                let mut left = times;
-                while left > 0 {
-                    let run = slots.alloc(&request(me, left.min(BATCH))).expect("room");
-                    for slot in run.first..run.first + run.count as u32 {
-                        slots.release(&[slot], owner).expect("ours");
-                    }
-                    left -= run.count;
-                }
-                let tally = slots.take_tally();
-                let mut all = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
-                *all = [all[0] + tally.locks, all[1] + tally.missed];
+            Operation::AllocateFree | Operation::AllocateFreeEmpty | Operation::AllocateFreeGrouped => {
+                self.allocate_and_free(operation == Operation::AllocateFreeGrouped, me, times);
             }
             Operation::LookUp => around.for_each(|&slot| {
                 black_box(table.load(slot).backing());
@@ -253,6 +277,13 @@ impl Side for Replaced {
                     batch
                         .iter()
                         .for_each(|&slot| assert!(self.map(|map| map.down(slot)), "taken"));
+                }
+            }
+            Operation::AllocateFreeGrouped => {
+                for _ in 0..times.div_ceil(BATCH) {
+                    let batch: [u32; BATCH] =
+                        self.map(|map| std::array::from_fn(|_| map.alloc().expect("room")));
+                    self.map(|map| batch.iter().for_each(|&slot| assert!(map.down(slot), "taken")));
                 }
             }
             Operation::LookUp => around.for_each(|&slot| {

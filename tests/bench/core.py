@@ -17,7 +17,14 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "microbench"
-OPERATIONS = ("allocate+free", "allocate+free, empty device", "look-up", "add+delete", "fork of a table")
+OPERATIONS = (
+    "allocate+free",
+    "allocate+free, grouped",
+    "allocate+free, empty device",
+    "look-up",
+    "add+delete",
+    "fork of a table",
+)
 SIDES = ("farpage", "baseline")
 THREADS = (1, 2, 4, 8, 16)
 # A multiple of the batch of 64 in which slots are allocated.
@@ -42,6 +49,33 @@ def instructions(operation, side, count):
 
 def per_operation(operation, side):
     return (instructions(operation, side, COUNT) - instructions(operation, side, 0)) / COUNT
+
+
+def timed():
+    """Runs criterion, and passes on what it prints. Returns the cluster locks by operation and threads: (taken, found held)."""
+    command, env = cargo("bench", "--bench", "core")
+    locks = {}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as run:
+        for line in run.stdout:
+            words = line.rstrip("\n").split("\t")
+            if words[0] == "cluster locks":
+                locks[words[1], int(words[2])] = int(words[3]), int(words[4])
+            else:
+                print(line, end="", flush=True)
+    if run.returncode:
+        sys.exit(f"core.py: {' '.join(command)} failed with {run.returncode}")
+    return locks
+
+
+def lock_table(locks):
+    """Prints how often a cluster's lock was found held, which is passed over and never waited for. Returns the rows."""
+    print(f"\ncluster locks by threads\n{'':28} {'':>8} {'taken':>12} {'held':>9} {'held/all':>10}")
+    rows = []
+    for (operation, threads), (taken, held) in locks.items():
+        share = held / (taken + held)
+        print(f"{operation:28} {threads:>8} {taken:12} {held:9} {share:10.6f}")
+        rows.append({"operation": operation, "threads": threads, "unit": "cluster locks", "taken": taken, "held": held})
+    return rows
 
 
 def nanoseconds(operation, side, threads):
@@ -76,9 +110,9 @@ def main():
         subprocess.run(command, env=env, check=True)
         rows += table("instructions, one thread", "instructions", (1,), lambda op, side, _: per_operation(op, side))
     if args.only != "instructions":
-        command, env = cargo("bench", "--bench", "core")
-        subprocess.run(command, env=env, check=True)
+        locks = timed()
         rows += table("wall time by threads", "ns", THREADS, nanoseconds)
+        rows += lock_table(locks)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
 

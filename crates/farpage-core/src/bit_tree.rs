@@ -156,8 +156,6 @@ impl<'a> BitTree<'a> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
     use std::vec::Vec;
 
     const LEN: usize = 64 * 64 * 64 * 2 + 100;
@@ -197,34 +195,5 @@ mod tests {
         tree.levels[1][0].store(0, Ordering::Relaxed);
         tree.insert(70);
         assert_eq!((tree.next(6, 64), tree.next(6, LEN)), (None, Some(70)));
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        #[test]
-        fn follows_the_model(changes in prop::collection::vec((0..LEN, any::<bool>()), 1..200), from in 0..LEN) {
-            let words = memory();
-            let tree = BitTree::new(&words, LEN);
-            let mut model = BTreeSet::new();
-            for (member, is_in) in changes {
-                // Near ones collide in words, far ones in summaries.
-                let member = if member % 3 == 0 { member } else { member % 200 };
-                if is_in {
-                    tree.insert(member);
-                    model.insert(member);
-                } else {
-                    tree.remove(member);
-                    model.remove(&member);
-                }
-            }
-            let mut at = 0;
-            let mut seen = BTreeSet::new();
-            while let Some(found) = tree.next(at, LEN) {
-                seen.insert(found);
-                at = found + 1;
-            }
-            prop_assert_eq!(&seen, &model);
-            prop_assert_eq!(tree.next(from, LEN), model.range(from..).next().copied());
-        }
     }
 }

@@ -224,7 +224,7 @@ impl<'a, P: Punch> Slots<'a, P> {
     }
 
     /// Lists those clusters of device `index` anew that have slots taken still, after its size has changed; done for process
-    /// index `owner`. One that is locked is listed by its holder, for all but its longest run, which only steers.
+    /// index `owner`. The holder of one that is locked does it when he unlocks, whatever else he did.
     pub fn resized(&self, index: usize, owner: u16) {
         let first = self
             .parts
@@ -232,11 +232,8 @@ impl<'a, P: Punch> Slots<'a, P> {
             .get(index)
             .map_or(0, |device| device.first_cluster);
         for (cluster, word) in (first..).zip(self.used_clusters(index)) {
-            if cluster::load(word).count() > 0
-                && let Some(mut locked) = self.try_lock(cluster, owner)
-            {
-                self.sweep(&mut locked);
-                self.unlock(locked, Done::Freed);
+            if cluster::load(word).count() > 0 {
+                self.sweep_or_tell(cluster, owner);
             }
         }
     }
@@ -503,8 +500,8 @@ impl<'a, P: Punch> Slots<'a, P> {
         Ok(())
     }
 
-    /// Frees what was left `Released` in a cluster, or tells the holder of its lock to. Also for slots that a
-    /// dead process left so.
+    /// Frees what was left `Released` in a cluster and lists it anew, or tells the holder of its lock to. Also for slots
+    /// that a dead process left so.
     pub fn sweep_or_tell(&self, cluster: u32, owner: u16) {
         let Some(word) = self.parts.clusters.get(cluster as usize) else {
             return;

@@ -73,6 +73,20 @@ pub struct Workingset {
     latency: [AtomicU64; 2],
 }
 
+impl Default for Workingset {
+    /// Stamps nothing, as all bytes zero do.
+    fn default() -> Self {
+        let zero = |_| AtomicU64::new(0);
+        Self {
+            epoch: zero(0),
+            clock: zero(0),
+            since: zero(0),
+            touches: core::array::from_fn(|_| core::array::from_fn(zero)),
+            latency: core::array::from_fn(zero),
+        }
+    }
+}
+
 impl Workingset {
     /// Begins to stamp; an epoch is `pages`, at least 1.
     pub fn start(&self, pages: u64) {
@@ -199,13 +213,7 @@ mod tests {
     use super::*;
 
     fn fresh(epoch: u64) -> Workingset {
-        let set = Workingset {
-            epoch: AtomicU64::new(0),
-            clock: AtomicU64::new(0),
-            since: AtomicU64::new(0),
-            touches: [const { [const { AtomicU64::new(0) }; DISTANCES] }; 2],
-            latency: [const { AtomicU64::new(0) }; 2],
-        };
+        let set = Workingset::default();
         set.start(epoch);
         set
     }
@@ -250,10 +258,7 @@ mod tests {
 
     #[test]
     fn nothing_is_stamped_before_the_start() {
-        let set = Workingset {
-            epoch: AtomicU64::new(0),
-            ..fresh(1)
-        };
+        let set = Workingset::default();
         assert_eq!((set.stamp(), set.distance(5)), (NO_STAMP, None));
         assert_eq!(set.trend(Held { stored: 10, ram: 5 }, 1), Trend::Stay);
     }

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
-    fn follows_the_model(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn follows_the_model(bytes in prop::collection::vec(any::<[u8; 3]>(), 0..200)) {
+        let bytes = bytes.concat();
         follow(events(Input(&bytes), Event::read));
     }
 }

@@ -162,6 +162,8 @@ mod memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farpage_core::reclaim_policy::{Clock, Node, ReclaimPolicy};
+    use proptest::prelude::*;
 
     fn queue(budget: u64) -> Queue {
         let queue = Queue::new();
@@ -208,5 +210,63 @@ mod tests {
         queue.loaded((RING_MIN + 2) * WINDOW, 1);
         let last = std::iter::from_fn(|| queue.dequeue()).last();
         assert_eq!(last, Some(RING_MIN + 2));
+    }
+    const UNITS: u64 = 40;
+
+    #[derive(Debug, Clone)]
+    enum Event {
+        Loaded { page: u64, count: u64 },
+        Enqueue(u64),
+        Dequeue,
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let page = 0..(UNITS - 8) * WINDOW;
+        prop_oneof![
+            3 => (page, 1..8 * WINDOW).prop_map(|(page, count)| Event::Loaded { page, count: count / 8 + 1 }),
+            1 => (0..UNITS).prop_map(Event::Enqueue),
+            2 => Just(Event::Dequeue),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Without concurrency this is [`Clock`] with "touched" for "loaded while it waited" (decision 0017).
+        #[test]
+        fn victims_are_those_of_the_core_s_clock(events in prop::collection::vec(event(), 0..300)) {
+            let queue = queue(0);
+            let mut nodes = [Node::NEW; UNITS as usize];
+            let mut clock = Clock::new(&mut nodes);
+            let mut waits = [false; UNITS as usize];
+            let drain = std::iter::repeat_n(Event::Dequeue, UNITS as usize + 1);
+            for event in events.into_iter().chain(drain) {
+                match event {
+                    Event::Loaded { page, count } => {
+                        queue.loaded(page, count);
+                        for window in page / WINDOW..=(page + count - 1) / WINDOW {
+                            if std::mem::replace(&mut waits[window as usize], true) {
+                                clock.touched(window as u32);
+                            } else {
+                                clock.loaded(window as u32, None);
+                            }
+                        }
+                    }
+                    // What could not be moved out comes again, which is no use of it.
+                    Event::Enqueue(window) => {
+                        queue.enqueue(window);
+                        waits[window as usize] = true;
+                        clock.loaded(window as u32, None);
+                    }
+                    Event::Dequeue => {
+                        let victim = queue.dequeue();
+                        prop_assert_eq!(victim, clock.victim().map(u64::from));
+                        if let Some(window) = victim {
+                            waits[window as usize] = false;
+                        }
+                    }
+                }
+                prop_assert_eq!(queue.len(), u64::from(clock.resident()));
+            }
+        }
     }
 }

@@ -80,7 +80,7 @@ impl<'a, P: Punch> Slots<'a, P> {
             return;
         };
         let owner = self.device_of(cluster);
-        let capacity = owner.map_or(CLUSTER_SLOTS, |(_, device)| device.capacity(cluster));
+        let mut capacity = owner.map_or(CLUSTER_SLOTS, |(_, device)| device.capacity(cluster));
         let discards = owner.is_some_and(|(_, device)| device.discards);
         let mut on = locked.was;
         loop {
@@ -94,6 +94,9 @@ impl<'a, P: Punch> Slots<'a, P> {
             }
             if locked.now.list() == List::Full {
                 locked.now = locked.now.with_run(0);
+            } else if on.list() == List::Full && capacity < CLUSTER_SLOTS {
+                // It was as full as that with slots behind the end of a device that was larger, and may have had runs.
+                locked.now = locked.now.with_run(run_class(self.longest_run(cluster)));
             }
             if locked.now.count() == 0 {
                 locked.now = locked.now.with_order(0);
@@ -119,6 +122,8 @@ impl<'a, P: Punch> Slots<'a, P> {
             if cluster::exchange(word, found, locked.was).is_ok() {
                 self.sweep(&mut locked);
                 done = Done::Freed;
+                // Who has given the device another size sets the mark too.
+                capacity = self.capacity(cluster);
             }
         }
         kill_point!("cluster-unlocked");
@@ -285,7 +290,8 @@ impl<'a, P: Punch> Slots<'a, P> {
         }
         let fits = match word.list() {
             List::Free | List::Discard => word.count() == 0,
-            List::Full => word.count() == device.capacity(cluster),
+            // More, if slots behind the end are left from a time when the device was larger.
+            List::Full => word.count() >= device.capacity(cluster),
             List::Nonfull | List::Frag => word.count() != 0 && word.count() < device.capacity(cluster),
             List::Invalid => false,
         };

@@ -153,6 +153,33 @@ fn a_device_of_another_size_lists_what_is_left_anew() {
     resize(1000);
 }
 
+/// The model found both: a cluster that was locked while its device got another size stayed on the list of the old one if
+/// its holder did nothing else there; one with more slots taken than it has room for now was called wrong, and once those
+/// behind the end were freed its runs were not known.
+#[test]
+fn a_device_of_another_size_lists_what_is_locked_and_what_is_too_full() {
+    let memory = Memory::new(&DEVICES);
+    let slots = memory.slots();
+    let run = slots.alloc(&request(ORDERS - 1, 1, true)).unwrap();
+    let (inside, behind) = (all(run)[..100].to_vec(), all(run)[100..].to_vec());
+    let resize = |blocks: u32| {
+        memory.states[0].missing.store(1000 - blocks, Ordering::Relaxed);
+        slots.resized(0, 9);
+    };
+    resize(100);
+    memory.check();
+    slots.release(&inside[20..], 3).unwrap();
+    memory.check();
+    slots.release(&behind, 3).unwrap();
+    memory.check();
+    let held = slots.try_lock(run.first / CLUSTER_SLOTS as u32, 7).unwrap();
+    resize(20);
+    slots.unlock_unchanged(held);
+    memory.check();
+    let list = slots.cluster_word(run.first / CLUSTER_SLOTS as u32).list();
+    assert_eq!(list, List::Full);
+}
+
 fn request(order: usize, want: usize, has_file: bool) -> Request {
     Request {
         owner: 3,

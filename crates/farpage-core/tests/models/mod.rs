@@ -1,10 +1,15 @@
 //! Naive models of the core's structures: the property tests, the fuzz targets (`fuzz/`) and the stress target run the
 //! same events on both and panic where they differ.
 
+pub mod bit_tree;
+pub mod fifo;
 pub mod range_map;
 pub mod readahead;
+pub mod reclaim_policy;
+pub mod slot_cache;
 pub mod slots;
 pub mod slots_memory;
+pub mod workingset;
 pub mod zpool;
 
 /// Events are read from bytes, which a fuzzer or a property test makes up.

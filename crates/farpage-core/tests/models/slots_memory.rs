@@ -66,6 +66,12 @@ impl Memory {
         Slots::new(parts, self)
     }
 
+    /// Whether more clusters were put into the queue of writeback than it has places for: it may have lost some.
+    pub fn queue_overflows(&self) -> bool {
+        let [front, end] = self.ends.each_ref().map(|end| end.load(Ordering::Relaxed));
+        end.saturating_sub(front) > self.fifo.len() as u64
+    }
+
     /// Slots that are not free.
     pub fn used(&self) -> usize {
         let used = |word: &&AtomicU64| word.load(Ordering::Relaxed) != 0;

@@ -1,0 +1,15 @@
+//! A slot cache beside a naive model.
+
+#[allow(dead_code, reason = "the models of the other structures are for other tests")]
+mod models;
+
+use models::slot_cache::{Event, follow};
+use models::{Input, events};
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn follows_the_model(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        follow(events(Input(&bytes), Event::read));
+    }
+}

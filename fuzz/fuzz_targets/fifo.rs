@@ -1,0 +1,12 @@
+//! The queue of numbers beside a naive model.
+#![no_main]
+
+#[allow(dead_code, reason = "the models of the other structures are for other targets")]
+#[path = "../../crates/farpage-core/tests/models/mod.rs"]
+mod models;
+
+use libfuzzer_sys::fuzz_target;
+use models::fifo::{Event, follow};
+use models::{Input, events};
+
+fuzz_target!(|bytes: &[u8]| follow(events(Input(bytes), Event::read)));
