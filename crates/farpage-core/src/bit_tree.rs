@@ -14,6 +14,7 @@
 //! A summary bit may be set above nothing, which costs a look. It is clear above something only for the time
 //! between two instructions of a remover, or until [`BitTree::mend`] if the remover died there.
 
+use crate::kill_point;
 use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 64;
@@ -74,6 +75,7 @@ impl<'a> BitTree<'a> {
             if left != 0 {
                 break;
             }
+            kill_point!("list-halved");
             at /= BITS;
         }
         // Somebody may have put another in below a summary bit just cleared.
@@ -110,6 +112,30 @@ impl<'a> BitTree<'a> {
         self.levels[0]
             .get(member / BITS)
             .is_some_and(|word| word.load(Ordering::Acquire) >> (member % BITS) & 1 == 1)
+    }
+
+    /// Whether a clear summary bit hides `member`, which is in: between two instructions of a remover, or since it died there.
+    #[must_use]
+    pub fn hides(&self, member: usize) -> bool {
+        let mut at = member;
+        let mut is_in = |level: &[AtomicU64]| {
+            let word = level
+                .get(at / BITS)
+                .map_or(0, |word| word.load(Ordering::Acquire));
+            let is_set = word >> (at % BITS) & 1 == 1;
+            at /= BITS;
+            is_set
+        };
+        let [first, above @ ..] = self.levels;
+        is_in(first) && !above.into_iter().all(is_in)
+    }
+
+    /// The members of which word `at` of those that [`Self::new`] was given tells, if it is `word`: none of a summary.
+    pub(crate) fn members_of(len: usize, at: usize, word: u64) -> impl Iterator<Item = usize> {
+        let is_first = at < sizes(len)[0];
+        (0..BITS)
+            .filter(move |bit| is_first && word >> bit & 1 == 1)
+            .map(move |bit| at * BITS + bit)
     }
 
     /// The least member in `from..end`.
@@ -195,5 +221,31 @@ mod tests {
         tree.levels[1][0].store(0, Ordering::Relaxed);
         tree.insert(70);
         assert_eq!((tree.next(6, 64), tree.next(6, LEN)), (None, Some(70)));
+    }
+
+    #[test]
+    fn what_a_clear_summary_hides() {
+        let words = memory();
+        let tree = BitTree::new(&words, LEN);
+        tree.insert(5);
+        tree.insert(LEN - 1);
+        assert!(!tree.hides(5) && !tree.hides(6) && !tree.hides(LEN + 1000));
+        for level in [1, 2] {
+            let was = tree.levels[level][0].swap(0, Ordering::Relaxed);
+            assert!(tree.hides(5) && !tree.hides(6), "6 is not in");
+            tree.levels[level][0].store(was, Ordering::Relaxed);
+        }
+        assert!(!tree.hides(5) && !tree.hides(LEN - 1));
+    }
+
+    #[test]
+    fn members_by_word() {
+        let words = memory();
+        let tree = BitTree::new(&words, LEN);
+        let members = [0, 63, 64, 4096, LEN - 1];
+        members.into_iter().for_each(|member| tree.insert(member));
+        let all = words.iter().enumerate();
+        let found = all.flat_map(|(at, word)| BitTree::members_of(LEN, at, word.load(Ordering::Relaxed)));
+        assert_eq!(found.collect::<Vec<_>>(), members);
     }
 }

@@ -5,6 +5,7 @@
 //! further reference, and waits for nothing.
 
 use crate::cluster::CLUSTER_SLOTS;
+use crate::kill_point;
 use crate::slots::{Punch, Slots};
 use crate::swap_table::{Backing, SwapTable};
 use crate::zpool::{Handle, Zpool};
@@ -38,12 +39,15 @@ pub fn relocate<P: Punch>(
     let mut outcome = Relocation::Done;
     if word.backing() == Some(Backing::Compressed(from)) {
         if let Some(new) = zpool.copy_to(from, slot, to) {
+            kill_point!("compact-copied");
             let lost = if table.relocated(slot, word, new) {
                 from
             } else {
                 new
             };
+            kill_point!("compact-exchanged");
             free(lost, slot);
+            kill_point!("compact-freed");
         } else {
             outcome = Relocation::Full;
         }

@@ -5,6 +5,7 @@
 //! ticket. Entries are hints: whoever pops one checks what it names. A number may be lost (its pusher died, or more were
 //! pushed than there are places) and may come twice.
 
+use crate::kill_point;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Tickets that a pusher takes for one number. Each but the first means that a popper came between the same two instructions.
@@ -31,6 +32,7 @@ impl<'a> Fifo<'a> {
         for _ in 0..PUSH_TRIES {
             let ticket = self.ends[1].fetch_add(1, Ordering::AcqRel);
             let Some(place) = self.place(ticket) else { return };
+            kill_point!("queue-ticket");
             // Exchanged and not stored: after a popper that found the place empty, this sees the front that it moved.
             place.swap(entry, Ordering::AcqRel);
             let passed = self.ends[0].load(Ordering::Acquire) > ticket;

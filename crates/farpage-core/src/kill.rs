@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 122] = [
+pub const POINTS: [&str; 136] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-stored",
@@ -16,6 +16,9 @@ pub const POINTS: [&str; 122] = [
     "cluster-unlocked",
     "cluster-current",
     "cluster-popped",
+    "queue-ticket",
+    "list-halved",
+    "slot-released",
     // Compressed objects.
     "zpool-reserved",
     "zpool-raised",
@@ -25,6 +28,7 @@ pub const POINTS: [&str; 122] = [
     "zpool-emptying",
     "zpool-punched",
     "zpool-released",
+    "zpool-kept",
     "unpack-owner",
     // References of slots.
     "put-busy",
@@ -131,6 +135,9 @@ pub const POINTS: [&str; 122] = [
     "mremap-moved",
     "move-word",
     "commit-half",
+    // The files of the tiers are exchanged.
+    "follow-opened",
+    "follow-exchanged",
     // A process joins, and becomes active.
     "entry-taken",
     "join-entry",
@@ -140,6 +147,15 @@ pub const POINTS: [&str; 122] = [
     "activate-marked",
     "activate-registered",
     "activate-adopted",
+    "exec-marked",
+    // Passed by the supervisor alone.
+    "compact-copied",
+    "compact-exchanged",
+    "compact-freed",
+    "compact-emptying",
+    "recount-locked",
+    "recount-put",
+    "area-resized",
 ];
 
 /// The place of a name in [`POINTS`].

@@ -84,6 +84,11 @@ pub const fn list_words(clusters: usize) -> usize {
     SETS * BitTree::words(clusters)
 }
 
+/// The clusters that are on a list by word `at` of [`Parts::lists`], if it is `word`, of so many clusters.
+pub fn listed_by(clusters: usize, at: usize, word: u64) -> impl Iterator<Item = usize> {
+    BitTree::members_of(clusters, at % BitTree::words(clusters), word)
+}
+
 /// What an allocation asks for.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
@@ -480,6 +485,7 @@ impl<'a, P: Punch> Slots<'a, P> {
             self.unlock(locked, Done::Freed);
         } else {
             each(SlotWord::released);
+            kill_point!("slot-released");
             self.sweep_or_tell(cluster, owner);
         }
         result

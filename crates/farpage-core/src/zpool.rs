@@ -374,15 +374,16 @@ impl<'a> Zpool<'a> {
     /// Zpages that process index `owner` was emptying, for cleaning after it died: punch each, then release
     /// it.
     pub fn emptying_of(&self, owner: u16) -> impl Iterator<Item = usize> + use<'a> {
-        let mine = move |desc: &AtomicU64| {
+        let mine = move |&(_, by): &(usize, u16)| by == owner;
+        self.emptying().filter(mine).map(|(zpage, _)| zpage)
+    }
+
+    /// Zpages that are being emptied, and the process index that does it.
+    pub fn emptying(&self) -> impl Iterator<Item = (usize, u16)> + use<'a> {
+        self.descs.iter().enumerate().filter_map(|(zpage, desc)| {
             let seen = load(desc);
-            seen.state() == State::Emptying && seen.owner() == owner
-        };
-        self.descs
-            .iter()
-            .enumerate()
-            .filter(move |(_, desc)| mine(desc))
-            .map(|(zpage, _)| zpage)
+            (seen.state() == State::Emptying).then(|| (zpage, seen.owner()))
+        })
     }
 
     /// The objects in use in a zpage with the slots that own them, as they are when looked at: for writing

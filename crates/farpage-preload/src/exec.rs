@@ -11,6 +11,7 @@ use farpage::mm::{fd, mm, mode};
 use farpage::pool::flag;
 use farpage::trap::{self, Pins};
 use farpage::{join, sys, vfork};
+use farpage_core::kill_point;
 
 use crate::process::{Strings, environ, pin_string, pin_strings};
 use crate::result;
@@ -140,6 +141,7 @@ impl Exec {
             _birth: own.then(births::begin).flatten(),
         };
         exec.mark(true);
+        kill_point!("exec-marked");
         exec
     }
 

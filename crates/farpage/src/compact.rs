@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use farpage_core::compact::{Relocation, relocate};
+use farpage_core::kill_point;
 use farpage_core::zpool::{CLASSES, Handle, Zpool, class_objects};
 
 use crate::pool::Pool;
@@ -58,6 +59,7 @@ fn gather(pool: &Pool, zpool: &Zpool<'_>, zpages: &[Roomy], surplus: usize, left
     // Kept for the next objects, by processes that may have ended.
     for &(_, zpage) in zpages.iter().take_while(|(objects, _)| *objects == 0) {
         if zpool.empty(zpage, SUPERVISOR) {
+            kill_point!("compact-emptying");
             pool.punch_zpages(zpage, 1);
             zpool.release_zpage(zpage);
         }

@@ -2,7 +2,7 @@
 //!
 //! `FARPAGE_KILL_AT=NAME:COUNT,...` arms points of [`POINTS`]. Passes are counted over the whole tree, those of the command itself
 //! apart: whoever passes a point for the COUNT-th time sends itself SIGKILL, so each armed point kills one process and the
-//! tree goes on.
+//! tree goes on. `FARPAGE_KILL_SUPERVISOR_AT` does the same to the supervisor, whose passes are counted for themselves.
 //!
 //! `FARPAGE_PAUSE_AT=NAME:ONE_IN:MICROSECONDS` has threads sleep so long at one pass in so many of a point, or of `any`: what a
 //! busy machine does between two instructions now and then, often.
@@ -21,6 +21,7 @@ use crate::pool::Pool;
 use crate::sys;
 
 pub const ENV_KILL_AT: &CStr = c"FARPAGE_KILL_AT";
+const ENV_KILL_SUPERVISOR_AT: &str = "FARPAGE_KILL_SUPERVISOR_AT";
 pub const ENV_PAUSE_AT: &CStr = c"FARPAGE_PAUSE_AT";
 /// The pass of each point that kills; 0: none.
 static AT: [AtomicU64; POINTS.len()] = [const { AtomicU64::new(0) }; POINTS.len()];
@@ -36,15 +37,27 @@ pub fn arm(pool: &Pool, value: &str) {
     if parent == pool.header().supervisor.load(Ordering::Relaxed) {
         SPARED.store(sys::getpid(), Ordering::Relaxed);
     }
+    arm_points(value);
+    let _ = POOL.set(*pool);
+    set_hook(pass);
+}
+
+/// Arms the points that the supervisor is to die at, in the supervisor.
+pub fn arm_supervisor() {
+    if let Ok(value) = std::env::var(ENV_KILL_SUPERVISOR_AT) {
+        arm_points(&value);
+        set_hook(pass_in_supervisor);
+    }
+}
+
+fn arm_points(value: &str) {
     for (name, count) in value.split(',').filter_map(|armed| armed.split_once(':')) {
         let point = POINTS.iter().position(|point| *point == name);
         let (Some(point), Ok(count)) = (point, count.parse()) else {
-            sys::die(&["farpage: FARPAGE_KILL_AT names a point that is not there: ", name]);
+            sys::die(&["farpage: a point to be killed at is not there: ", name]);
         };
         AT[point].store(count, Ordering::Relaxed);
     }
-    let _ = POOL.set(*pool);
-    set_hook(pass);
 }
 
 /// Where passes are pauses.
@@ -100,6 +113,19 @@ fn pause(point: usize) {
     }
 }
 
+/// The pass that kills is counted down.
+fn pass_in_supervisor(point: usize) {
+    let at = &AT[point];
+    if at.load(Ordering::Relaxed) != 0 && at.fetch_sub(1, Ordering::Relaxed) == 1 {
+        die_at(sys::getpid(), point);
+    }
+}
+
+fn die_at(pid: i32, point: usize) {
+    sys::complain(&["farpage: killed at ", POINTS[point]]);
+    let _ = sys::kill(pid, libc::SIGKILL);
+}
+
 fn pass(point: usize) {
     let at = AT[point].load(Ordering::Relaxed);
     let Some(pool) = POOL.get().filter(|_| at != 0) else {
@@ -110,7 +136,6 @@ fn pass(point: usize) {
         return;
     }
     if pool.header().kill_passes[point].fetch_add(1, Ordering::Relaxed) + 1 == at {
-        sys::complain(&["farpage: killed at ", POINTS[point]]);
-        let _ = sys::kill(pid, libc::SIGKILL);
+        die_at(pid, point);
     }
 }

@@ -384,8 +384,18 @@ fn copies(entry: &ProcEntry, counted: i64) -> i64 {
 
 /// True for a process that called exec and now runs something that has not joined the pool.
 fn left_by_exec(entry: &ProcEntry, pid: i32) -> bool {
-    entry.execing.load(Ordering::Relaxed) != 0
-        && fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.contains("farpage-pool"))
+    entry.execing.load(Ordering::Relaxed) != 0 && has_no_pool(pid)
+}
+
+/// Whether it can be seen that the process has no pool mapped.
+fn has_no_pool(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.contains("farpage-pool"))
+}
+
+/// Whether the process is there and, as far as can be seen, not one without a pool that was given the number of one that has ended.
+#[must_use]
+pub fn is_there(pid: i32) -> bool {
+    !has_ended(pid) && !has_no_pool(pid)
 }
 
 /// Whether there is no such process any more, or only what its parent has not taken note of.

@@ -162,7 +162,9 @@ impl<'a> Objects<'a> {
     pub fn free_keeping(&mut self, mm: &Mm, handle: Handle, slot: u32) {
         match self.pool.zpool().free_keeping(&mm.zhints, handle, slot) {
             Ok(Some(zpage)) => {
-                if let Some(older) = self.pool.header().keep_zpage(zpage)
+                let older = self.pool.header().keep_zpage(zpage);
+                kill_point!("zpool-kept");
+                if let Some(older) = older
                     && self.pool.zpool().empty(older, self.owner)
                 {
                     self.emptied(older);

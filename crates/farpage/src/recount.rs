@@ -27,6 +27,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
+use farpage_core::kill_point;
 use farpage_core::page_state::PageState;
 use farpage_core::slots::{Locked, Slots};
 use farpage_core::swap_table::{Backing, SlotWord};
@@ -97,7 +98,19 @@ pub fn used_clusters(pool: &Pool) -> impl Iterator<Item = u32> {
 /// # Errors
 /// The pool can't be read.
 pub fn references(pool: &Pool, pool_fd: i32) -> Result<(References, u64), Errno> {
-    let (mut found, total) = named_by_pages(pool, pool_fd)?;
+    references_telling(pool, pool_fd, |_, _| {})
+}
+
+/// The same; `tell` is called with each page state that it comes across and the index of whose it is.
+///
+/// # Errors
+/// The pool can't be read.
+pub fn references_telling(
+    pool: &Pool,
+    pool_fd: i32,
+    tell: impl FnMut(usize, PageState),
+) -> Result<(References, u64), Errno> {
+    let (mut found, total) = named_by_pages(pool, pool_fd, tell)?;
     for slot in used_slots(pool) {
         if let Some(Backing::Moved { to }) = pool.swap_table().load(slot).backing() {
             let count = count_of(&mut found, to);
@@ -112,7 +125,7 @@ pub fn references(pool: &Pool, pool_fd: i32) -> Result<(References, u64), Errno>
 /// # Errors
 /// The pool can't be read.
 pub fn reachable(pool: &Pool, pool_fd: i32) -> Result<References, Errno> {
-    let (mut found, _) = named_by_pages(pool, pool_fd)?;
+    let (mut found, _) = named_by_pages(pool, pool_fd, |_, _| {})?;
     let mut left = Vec::new();
     for (cluster, counts) in &found {
         let all = (cluster * CLUSTER_SLOTS as u32..).zip(counts.iter());
@@ -130,7 +143,11 @@ pub fn reachable(pool: &Pool, pool_fd: i32) -> Result<References, Errno> {
     Ok(found)
 }
 
-fn named_by_pages(pool: &Pool, pool_fd: i32) -> Result<(References, u64), Errno> {
+fn named_by_pages(
+    pool: &Pool,
+    pool_fd: i32,
+    mut tell: impl FnMut(usize, PageState),
+) -> Result<(References, u64), Errno> {
     let mut found = References::new();
     let mut total = 0;
     for (index, entry) in pool.processes().iter().enumerate() {
@@ -139,6 +156,7 @@ fn named_by_pages(pool: &Pool, pool_fd: i32) -> Result<(References, u64), Errno>
         }
         let start = pool.layout().states + index as u64 * STATES_LEN;
         each_word(pool_fd, start, start + STATES_LEN, |_, word| {
+            tell(index, PageState(word));
             if let Some(slot) = PageState(word).named_slot() {
                 let count = count_of(&mut found, slot);
                 *count = count.saturating_add(1);
@@ -259,6 +277,7 @@ fn put_locked(pool: &Pool, pool_fd: i32, lost: &mut [u32], before: &Option<Vec<u
     let mut all_put = clusters.len() <= ROUNDS * LOCKED_MAX;
     for clusters in clusters.chunks(LOCKED_MAX).take(ROUNDS) {
         let held = Held::lock(pool, clusters.iter().map(|slots| split(slots[0]).0));
+        kill_point!("recount-locked");
         let is_held = |slot: &u32| held.clusters.iter().any(|c| c.cluster() == split(*slot).0);
         let slots: Vec<u32> = clusters.concat().into_iter().filter(is_held).collect();
         all_put &= held.clusters.len() == clusters.len();
@@ -271,6 +290,7 @@ fn put_locked(pool: &Pool, pool_fd: i32, lost: &mut [u32], before: &Option<Vec<u
         all_put &= quiet && seen.as_ref().is_some_and(|seen| seen.unsure.is_empty());
         for (slot, more) in seen.filter(|_| quiet).into_iter().flat_map(|seen| seen.lost) {
             (0..more).for_each(|_| puts::put_for(pool, slot, SUPERVISOR));
+            kill_point!("recount-put");
         }
     }
     all_put

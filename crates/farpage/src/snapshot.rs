@@ -8,7 +8,7 @@ use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 
 use crate::pool::{Area, Header, Pool, entry_state};
-use crate::sys;
+use crate::{ledger, sys};
 
 /// Use of one tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -148,15 +148,9 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
 /// Supervisors of running trees whose pool this user may open.
 #[must_use]
 pub fn running_trees() -> Vec<i32> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let pids = entries
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let mut found: Vec<i32> = pids
-        .filter_map(pool_of)
-        .map(|pool| pool.header().supervisor.load(Ordering::Relaxed))
+    let mut found: Vec<i32> = pids()
+        .filter_map(open_pool)
+        .map(|(_, pool)| pool.header().supervisor.load(Ordering::Relaxed))
         .collect();
     found.sort_unstable();
     found.dedup();
@@ -181,8 +175,18 @@ pub fn open_pool(pid: i32) -> Option<(fs::File, Pool)> {
     None
 }
 
-fn pool_of(pid: i32) -> Option<Pool> {
-    open_pool(pid).map(|(_, pool)| pool)
+/// Opens the pool of the tree of a supervisor, which may have ended: then as another process of the tree has it.
+#[must_use]
+pub fn open_tree(supervisor: i32) -> Option<(fs::File, Pool)> {
+    let is_its = |pool: &Pool| pool.header().supervisor.load(Ordering::Relaxed) == supervisor;
+    let of_member = |pid| open_pool(pid).filter(|(_, pool)| is_its(pool));
+    open_pool(supervisor).or_else(|| pids().find_map(of_member))
+}
+
+/// Of all processes.
+fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// A view on a running tree.
@@ -193,8 +197,8 @@ pub struct Snapshotter {
 
 /// Attaches to the tree of `supervisor_pid`. The error says why not.
 pub fn attach(supervisor_pid: i32) -> Result<Snapshotter, String> {
-    match pool_of(supervisor_pid) {
-        Some(pool) => Ok(Snapshotter {
+    match open_tree(supervisor_pid) {
+        Some((_, pool)) => Ok(Snapshotter {
             pool,
             supervisor: supervisor_pid,
         }),
@@ -210,7 +214,9 @@ impl Snapshotter {
     #[must_use]
     pub fn snapshot(&self) -> Option<Snapshot> {
         let snapshot = Snapshot::of(&self.pool);
+        // Once it is gone nobody gives the entries of the dead up.
+        let mut pids = snapshot.processes.iter().map(|process| process.pid);
         let runs = fs::exists(format!("/proc/{}", self.supervisor)).unwrap_or(false);
-        (runs || !snapshot.processes.is_empty()).then_some(snapshot)
+        (runs || pids.any(ledger::is_there)).then_some(snapshot)
     }
 }

@@ -129,6 +129,8 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     drop(library);
     let mut ledger = Ledger::new(pool, pool_fd);
     let mut server = Server::new(pool, pool_fd, open);
+    #[cfg(feature = "kill-points")]
+    crate::kill::arm_supervisor();
     let exit_code = watch(&mut child, &mut ledger, &mut server, &mut config.on_tick);
     ledger.tick();
     let snapshot = Snapshot::of(&pool);

@@ -16,6 +16,7 @@ use std::os::fd::AsRawFd;
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{self, SHUT_LEAVING};
+use farpage_core::kill_point;
 use farpage_core::swap_table::SlotKind;
 
 use crate::areas::OpenArea;
@@ -84,6 +85,7 @@ fn resize(pool: &Pool, index: usize, missing: u32, traits: u64) {
     let state = &pool.device_states()[index];
     state.traits.store(rotates | discards, Ordering::Relaxed);
     state.missing.store(missing, Ordering::Relaxed);
+    kill_point!("area-resized");
     pool.slots().resized(index, recount::SUPERVISOR);
 }
 
@@ -185,6 +187,7 @@ pub fn follow(mm: &Mm) -> Result<(), Errno> {
         if header.area_epoch.load(Ordering::SeqCst) != epoch {
             continue;
         }
+        kill_point!("follow-exchanged");
         let errno = result.err().map_or(0, |Errno(number)| number);
         mm.entry().area_errno.store(errno, Ordering::Relaxed);
         HAVE.store(epoch, Ordering::Relaxed);
@@ -225,6 +228,7 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
         return Ok(());
     }
     let opened = fetch(mm, area)?;
+    kill_point!("follow-opened");
     if identity(opened) != Ok(wanted) {
         sys::close(opened);
         return Err(Errno(libc::ESTALE));

@@ -37,7 +37,7 @@ pub enum LoadError {
     /// The swap file or device failed.
     Io { slot: u32, errno: Errno },
     /// The pool contradicts itself.
-    Impossible { slot: u32 },
+    Impossible(Impossible),
 }
 
 /// Fills `context.bounce[at]` with the content of `slot`, verified.
@@ -51,13 +51,17 @@ pub fn load(mm: &Mm, slot: u32, context: &mut Context, at: usize) -> Result<Sour
             slot = to;
             continue;
         }
+        let impossible = |expected| {
+            let word = word.raw();
+            Err(LoadError::Impossible(Impossible { slot, word, expected }))
+        };
         let result = match word.backing() {
             Some(Backing::Compressed(_)) => load_compressed(mm, slot, word, context, at),
             Some(Backing::Device { .. }) => match place_of(mm.pool(), slot) {
                 Some(place) => load_blocks(mm, &Blocks::one(place, slot, at), context),
-                None => Err(LoadError::Impossible { slot }),
+                None => impossible("content in RAM: the slot has no block of a file"),
             },
-            Some(Backing::Moved { .. }) | None => Err(LoadError::Impossible { slot }),
+            Some(Backing::Moved { .. }) | None => impossible("a slot with the content of a page"),
         };
         match result {
             Ok(source) => return Ok(source),
@@ -291,12 +295,17 @@ fn add_piece(pieces: &mut [sys::Piece], used: &mut usize, page: u64, joins: bool
 /// Ends the program with the reason a page can't be handed on.
 pub fn refuse_page(error: LoadError, address: u64) -> ! {
     let at = sys::Num::new(address, 16);
-    let (what, slot, code) = match error {
-        LoadError::Corrupt { slot } => ("its content in swap is damaged (checksum mismatch)", slot, 0),
-        LoadError::Io { slot, errno } => ("the swap file or device failed to read it, errno", slot, errno.0),
-        LoadError::Impossible { slot } => ("its swap slot is not in use (pool damaged)", slot, 0),
+    let (what, slot, errno) = match error {
+        LoadError::Corrupt { slot } => ("its content in swap is damaged (checksum mismatch)", slot, None),
+        LoadError::Io { slot, errno } => (
+            "the swap file or device failed to read it, errno ",
+            slot,
+            Some(errno.0),
+        ),
+        LoadError::Impossible(impossible) => stop(&impossible),
     };
-    let (slot, code) = (sys::Num::new(u64::from(slot), 10), sys::Num::new(code as u64, 10));
+    let slot = sys::Num::new(u64::from(slot), 10);
+    let code = errno.map(|errno| sys::Num::new(errno as u64, 10));
     let tail = "; the program was stopped so that no wrong data is used; check the swap device";
     sys::die(&[
         "farpage: page 0x",
@@ -305,8 +314,7 @@ pub fn refuse_page(error: LoadError, address: u64) -> ! {
         slot.text(),
         "): ",
         what,
-        " ",
-        code.text(),
+        code.as_ref().map_or("", sys::Num::text),
         tail,
     ])
 }

@@ -307,7 +307,11 @@ impl<'a, P: Punch> Slots<'a, P> {
         }
         // A free cluster that was never used is on none.
         let missing = word.list() != List::Free && home.is_some_and(|set| !listed(set));
-        missing.then_some("it is missing from the list that its word names")
+        if missing {
+            return Some("it is missing from the list that its word names");
+        }
+        home.is_some_and(|set| self.set_at(set).hides(cluster as usize))
+            .then_some("it is hidden on its list: the summary above it tells of nothing there")
     }
 
     /// Frees the `Released` words of a locked cluster.

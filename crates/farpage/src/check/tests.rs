@@ -1,14 +1,16 @@
 use super::*;
 use crate::cleanup;
 use crate::pool::{Geometry, STATES_LEN};
+use crate::sys;
 use crate::tier_files;
 use crate::tiers;
-use farpage_core::page_state::PageState;
+use farpage_core::bit_tree::BitTree;
 use farpage_core::slots::Request;
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::{Handle, ZpoolHints};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
 const DEAD: u16 = 5;
 const ALIVE: u16 = 6;
@@ -28,10 +30,15 @@ impl Tree {
         pool.header().areas.store(1, Ordering::Relaxed);
         pool.header().zpages_limit.store(20, Ordering::Relaxed);
         pool.header().entries.store(16, Ordering::Relaxed);
+        pool.header().supervisor.store(sys::getpid(), Ordering::Relaxed);
+        pool.header()
+            .pid_namespace
+            .store(sys::pid_namespace(), Ordering::Relaxed);
         for index in [DEAD, ALIVE] {
             let entry = &pool.processes()[usize::from(index)];
             entry.state.store(entry_state::LIVE, Ordering::Relaxed);
             entry.active.store(1, Ordering::Relaxed);
+            entry.pid.store(sys::getpid(), Ordering::Relaxed);
         }
         let file = OpenOptions::new()
             .read(true)
@@ -67,9 +74,27 @@ impl Tree {
         self.pool.swap_table().publish(slot, backing).unwrap();
     }
 
+    /// Page `page` of a process is so from now on, and is counted.
     fn name(&self, index: u16, page: u64, state: PageState) {
         let at = self.pool.layout().states + u64::from(index) * STATES_LEN + page * 8;
+        let mut before = [0; 8];
+        self.file.read_exact_at(&mut before, at).unwrap();
         self.file.write_all_at(&state.raw().to_le_bytes(), at).unwrap();
+        let (mut was, mut is) = (Pages::default(), Pages::default());
+        was.add(PageState(u64::from_le_bytes(before)));
+        is.add(state);
+        let entry = &self.pool.processes()[usize::from(index)];
+        let count = |count: &AtomicI64, was: i64, is: i64| count.fetch_add(is - was, Ordering::Relaxed);
+        count(&entry.resident, was.resident, is.resident);
+        count(&entry.frames, was.cached, is.cached);
+        count(&entry.kept, was.kept, is.kept);
+    }
+
+    /// Writes a word of the lists.
+    fn list(&self, set: usize, word: usize, value: u64) {
+        let words = BitTree::words(self.pool.layout().cluster_count as usize);
+        let at = self.pool.layout().lists + (set * words + word) as u64 * 8;
+        self.file.write_all_at(&value.to_le_bytes(), at).unwrap();
     }
 
     /// Slots and pages of both processes, compressed and written, one of them shared.
@@ -151,6 +176,133 @@ fn each_kind_of_damage_is_found() {
     }
     let held = tree.pool.slots().try_lock(slot / CLUSTER_SLOTS as u32, 9);
     assert!(held.is_some() && lines("locked by entry 9, which is gone") == 1);
+}
+
+/// A process that is no more: its number is nobody's for a while.
+fn ended() -> i32 {
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    child.id() as i32
+}
+
+/// What is held in the name of the supervisor counted as held by somebody after its death too, and so did what is held by those
+/// that died after it: their entries are never given up.
+#[test]
+fn what_nobody_gives_back_any_more() {
+    let (tree, slot) = Tree::filled();
+    let (pool, view) = (&tree.pool, tree.pool.slots());
+    let lines = |text: &str| tree.problems().iter().filter(|line| line.contains(text)).count();
+    let zpage = {
+        let hints = ZpoolHints::new();
+        let handle = pool.zpool().alloc(&hints, 20, 3000, 1).unwrap();
+        pool.zpool().free(handle, 1, recount::SUPERVISOR).unwrap()
+    };
+    assert!(zpage.is_some(), "it was the only object");
+    assert!(
+        view.try_lock(slot / CLUSTER_SLOTS as u32, recount::SUPERVISOR)
+            .is_some()
+    );
+    let busy = &pool.swap_table().words[(slot + 4) as usize];
+    let was = busy.swap(SlotWord::taken(recount::SUPERVISOR, 0).raw(), Ordering::Relaxed);
+    assert_eq!(lines("gone"), 0, "the supervisor is there");
+    pool.header().supervisor.store(ended(), Ordering::Relaxed);
+    assert_eq!(lines("locked by the supervisor, which is gone"), 1);
+    assert_eq!(lines("being emptied by the supervisor, which is gone"), 1);
+    assert_eq!(lines("busy with a process that is gone"), 1);
+    busy.store(was, Ordering::Relaxed);
+    assert_eq!((lines("gone"), tree.look().report.processes), (2, 2));
+    let entry = &pool.processes()[usize::from(DEAD)];
+    entry.pid.store(ended(), Ordering::Relaxed);
+    busy.store(SlotWord::taken(DEAD, 0).raw(), Ordering::Relaxed);
+    assert_eq!(
+        (lines("which is gone, has it"), tree.look().report.processes),
+        (1, 1)
+    );
+    assert_eq!(lines("busy with a process that is gone"), 1);
+    entry
+        .state
+        .store(entry_state::cleaned_by(ended()), Ordering::Relaxed);
+    assert_eq!(lines("was returning what it holds"), 1);
+    // The number is another one's by now.
+    let mut stranger = Command::new("sleep").arg("60").spawn().unwrap();
+    entry.state.store(entry_state::LIVE, Ordering::Relaxed);
+    entry.pid.store(stranger.id() as i32, Ordering::Relaxed);
+    assert_eq!(lines("which is gone, has it"), 1);
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+/// An entry that its taker, killed in fork, has not filled is given up by the supervisor ten seconds later.
+#[test]
+fn an_entry_that_was_taken_and_not_filled() {
+    let tree = Tree::new();
+    let entry = &tree.pool.processes()[usize::from(DEAD)];
+    entry.pid.store(0, Ordering::Relaxed);
+    entry
+        .state
+        .store(entry_state::taken_by(ended()), Ordering::Relaxed);
+    assert_eq!(tree.problems(), Vec::<String>::new());
+    tree.pool.header().supervisor.store(ended(), Ordering::Relaxed);
+    assert_eq!(tree.problems().len(), 1);
+}
+
+/// A process that counts more pages than it has is over its limit with nothing to give up.
+#[test]
+fn counts_that_its_page_states_contradict() {
+    let (tree, slot) = Tree::filled();
+    let entry = &tree.pool.processes()[usize::from(ALIVE)];
+    for page in 0..3 {
+        tree.name(ALIVE, page, PageState::resident());
+        tree.name(ALIVE, page + 3, PageState::cached(page));
+    }
+    tree.name(ALIVE, 6, PageState::resident().keeping(slot));
+    tree.pool.swap_table().dup(slot).unwrap();
+    assert_eq!(tree.problems(), Vec::<String>::new());
+    let off = |count: &AtomicI64, by: i64| {
+        count.fetch_add(by, Ordering::Relaxed);
+        let lines = tree.problems();
+        count.fetch_sub(by, Ordering::Relaxed);
+        lines
+    };
+    assert!(off(&entry.resident, 2)[0].contains("entry 6: its count of resident pages is off by +2"));
+    assert!(off(&entry.resident, -1)[0].contains("off by -1"));
+    assert!(off(&entry.frames, -1)[0].contains("count of frame pages is off by -1"));
+    assert_eq!(
+        off(&entry.frames, 60),
+        Vec::<String>::new(),
+        "taken back, not dropped"
+    );
+    assert_eq!(off(&entry.kept, 60), Vec::<String>::new(), "about right");
+    assert!(off(&entry.kept, 90)[0].contains("count of kept pages is off by +90"));
+    entry.active.store(0, Ordering::Relaxed);
+    assert_eq!(off(&entry.resident, 2), Vec::<String>::new(), "it is dormant");
+}
+
+/// A summary bit that a killed remover left clear hides clusters from who allocates: only the lowest level was looked at.
+#[test]
+fn clusters_that_a_summary_hides() {
+    let (tree, slot) = Tree::filled();
+    let clusters = tree.pool.layout().cluster_count as usize;
+    let sets = slots::list_words(clusters) / BitTree::words(clusters);
+    let (first, second) = (clusters.div_ceil(64), clusters.div_ceil(64 * 64));
+    let lines = |text: &str| tree.problems().iter().filter(|line| line.contains(text)).count();
+    for level in [first, first + second] {
+        (0..sets).for_each(|set| tree.list(set, level, 0));
+        assert_eq!(lines("hidden on its list"), 1);
+        (0..sets).for_each(|set| tree.list(set, level, 1));
+        assert_eq!(
+            tree.problems(),
+            Vec::<String>::new(),
+            "a bit above nothing is fine"
+        );
+    }
+    // The first cluster of its device is used; the next but one never was.
+    let cluster = slot / CLUSTER_SLOTS as u32 + 2;
+    tree.list(1, 0, 1 << cluster);
+    assert_eq!(lines(&format!("cluster {cluster}: never used, but on a list")), 1);
+    tree.list(1, 0, 0);
+    tree.list(sets - 1, first - 1, 1 << 40);
+    assert_eq!(lines("never used, but on a list"), 1, "far behind");
 }
 
 /// A slot that moved holds the slot it moved to, and once no page names either, both are lost.
