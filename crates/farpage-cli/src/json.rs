@@ -30,6 +30,7 @@ pub fn stats(snapshot: &Snapshot, run: Option<RunFacts<'_>>) -> Value {
         ("elapsed_ns", snapshot.elapsed_ns),
         ("ram_budget_bytes", snapshot.ram_budget_bytes),
         ("peak_tree_bytes", snapshot.peak_tree_bytes),
+        ("peak_metadata_bytes", snapshot.peak_metadata_bytes),
         ("charged_bytes", snapshot.charged_bytes),
         ("resident_bytes", snapshot.resident_bytes),
         ("frames_bytes", snapshot.frames_bytes),
@@ -131,6 +132,7 @@ mod tests {
             "schema",
             "ram_budget_bytes",
             "peak_tree_bytes",
+            "peak_metadata_bytes",
             "pgmajfault",
             "pswpin",
             "pswpout",
@@ -163,6 +165,6 @@ mod tests {
         assert!(Counter::ALL.iter().all(|counter| value[counter.name()].is_u64()));
         assert!(value["exit_code"].is_null());
         // 18 further keys: a counter that took the name of a gauge would be missing here.
-        assert_eq!(value.as_object().map(Map::len), Some(Counter::COUNT + 18));
+        assert_eq!(value.as_object().map(Map::len), Some(Counter::COUNT + 19));
     }
 }

@@ -64,9 +64,10 @@ pub fn compression_ratio(snapshot: &Snapshot) -> Option<f64> {
 pub fn lines(snapshot: &Snapshot) -> Vec<String> {
     let count = |counter| snapshot.counter(counter);
     let mut lines = vec![format!(
-        "budget {}, peak of the tree {}, {}",
+        "budget {}, peak of the tree {} (farpage's own books {}), {}",
         format_size(snapshot.ram_budget_bytes),
         format_size(snapshot.peak_tree_bytes),
+        format_size(snapshot.peak_metadata_bytes),
         duration(snapshot.elapsed_ns)
     )];
     let all = Latency::of_all(snapshot);
@@ -219,6 +220,7 @@ pub mod tests {
         Snapshot {
             ram_budget_bytes: 384 << 20,
             peak_tree_bytes: 380 << 20,
+            peak_metadata_bytes: 1 << 20,
             charged_bytes: 300 << 20,
             resident_bytes: 200 << 20,
             frames_bytes: 20 << 20,

@@ -358,6 +358,7 @@ impl Ledger {
         header.zpages_limit.store(zpages, Ordering::Relaxed);
         let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;
         header.peak.fetch_max(total, Ordering::Relaxed);
+        header.metadata_peak.fetch_max(metadata, Ordering::Relaxed);
     }
 }
 

@@ -129,6 +129,8 @@ pub struct Header {
     pub promises: AtomicI64,
     pub unmanaged: AtomicI64,
     pub peak: AtomicI64,
+    /// The most pages of the pool that were its own: swap table, page states, lists.
+    pub metadata_peak: AtomicI64,
     pub zpages_used: AtomicU64,
     pub zpages_limit: AtomicU64,
     /// Zpages, and 1, that were emptied last and keep their memory: a ring.

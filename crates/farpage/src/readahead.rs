@@ -10,13 +10,18 @@ use farpage_core::readahead::{
     Cluster, Fault, Memory, PAGE_CLUSTER_DEFAULT, Policy, Slot, Streams, WINDOW_MAX, Window,
 };
 
-use crate::mm::Mm;
+use crate::mm::{CHUNK_PAGES, Mm};
+use crate::pool::MANAGED_PAGES;
 use crate::swapin::NOW_MAX;
 use crate::sys;
 use crate::tiers;
 
 /// Words of the vma policy, found by a region's first page.
 const REGION_WORDS: usize = 256;
+/// Mapped ranges that were found last, by chunk: all threads share the lock of the map.
+const RANGES: usize = 256;
+/// Bits of a page's number; such a word has the first and the last one of a range.
+const PAGE_BITS: u32 = MANAGED_PAGES.trailing_zeros();
 /// A window is at most this part of the limit.
 const LIMIT_SHARE: i64 = 64;
 /// One page of so many that are mapped ahead of their touch waits in a frame instead, to be counted.
@@ -27,6 +32,7 @@ pub struct Readahead {
     cluster: Cluster,
     streams: Streams,
     regions: [AtomicU64; REGION_WORDS],
+    ranges: [AtomicU64; RANGES],
     windows: AtomicU64,
 }
 
@@ -43,6 +49,7 @@ impl Readahead {
             cluster: Cluster::new(),
             streams: Streams::new(),
             regions: [const { AtomicU64::new(0) }; REGION_WORDS],
+            ranges: [const { AtomicU64::new(0) }; RANGES],
             windows: AtomicU64::new(0),
         }
     }
@@ -53,6 +60,26 @@ impl Readahead {
             streams: &self.streams,
             page_cluster: PAGE_CLUSTER_DEFAULT,
         }
+    }
+
+    /// The mapped range that `page` lies in, as it was when it was last looked for there. It bounds windows, of which only what is
+    /// swapped is brought in: an old one costs nothing but pages that are not read ahead.
+    fn range_around(&self, mm: &Mm, page: u64) -> Range {
+        let word = &self.ranges[(page / CHUNK_PAGES) as usize % RANGES];
+        let seen = word.load(Ordering::Relaxed);
+        let (start, last) = (seen >> PAGE_BITS, seen & (MANAGED_PAGES - 1));
+        if seen != 0 && (start..=last).contains(&page) {
+            return Range { start, end: last + 1 };
+        }
+        let found = mm.maps.lock().as_ref().and_then(|maps| maps.range_of(page));
+        let Some(range) = found else {
+            return Range {
+                start: page,
+                end: page + 1,
+            };
+        };
+        word.store(range.start << PAGE_BITS | (range.end - 1), Ordering::Relaxed);
+        range
     }
 
     /// A number for a window, by which its sample is drawn.
@@ -105,16 +132,13 @@ pub fn hit(mm: &Mm, touch: Touch, marked: bool) -> Option<Window> {
     Some(window)
 }
 
+/// Which word is a region's: mappings begin at multiples of large powers of two, so all bits of its first page count.
+fn region_of(start: u64) -> usize {
+    (start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % REGION_WORDS
+}
+
 fn describe(mm: &Mm, Touch { page, offset }: Touch, slot: Option<Slot>) -> Fault<'_> {
-    let around = mm
-        .maps
-        .lock()
-        .as_ref()
-        .and_then(|maps| maps.range_of(page))
-        .unwrap_or(Range {
-            start: page,
-            end: page + 1,
-        });
+    let around = mm.readahead.range_around(mm, page);
     let longest = if mm.who.is_alone(sys::now_ns) {
         NOW_MAX as u32
     } else {
@@ -127,9 +151,21 @@ fn describe(mm: &Mm, Touch { page, offset }: Touch, slot: Option<Slot>) -> Fault
         thread: sys::gettid() as u32,
         lo: around.start,
         hi: around.end,
-        word: &mm.readahead.regions[around.start as usize % REGION_WORDS],
+        word: &mm.readahead.regions[region_of(around.start)],
         slot,
         budget: most,
         window_max: most,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regions of 2 MiB and more once shared one word of the vma policy, and with it each other's history.
+    #[test]
+    fn regions_at_round_addresses_have_words_of_their_own() {
+        let words: std::collections::BTreeSet<_> = (0..64).map(|nth| region_of(nth * 512)).collect();
+        assert!(words.len() > 50, "{} words for 64 regions", words.len());
     }
 }

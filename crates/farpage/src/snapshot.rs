@@ -36,6 +36,8 @@ pub struct ProcessUse {
 pub struct Snapshot {
     pub ram_budget_bytes: u64,
     pub peak_tree_bytes: u64,
+    /// The most that the swap table, page states and lists took of it.
+    pub peak_metadata_bytes: u64,
     pub charged_bytes: u64,
     pub resident_bytes: u64,
     pub frames_bytes: u64,
@@ -70,6 +72,7 @@ impl Snapshot {
         Snapshot {
             ram_budget_bytes: bytes(header.budget.load(Ordering::Relaxed)),
             peak_tree_bytes: bytes(header.peak.load(Ordering::Relaxed)),
+            peak_metadata_bytes: bytes(header.metadata_peak.load(Ordering::Relaxed)),
             charged_bytes: bytes(header.charged.load(Ordering::Relaxed) + header.zpool_pages()),
             resident_bytes: sum(|p| p.resident_bytes),
             frames_bytes: sum(|p| p.frames_bytes),
