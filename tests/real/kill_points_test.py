@@ -3,6 +3,7 @@
 A tree runs in which all tiers, fork, exec and mappings are at work; each armed point kills one process, whichever of the
 tree's (but the command) passes it for the n-th time. The rest must go on with the right bytes to its end, and then the
 pool must agree with itself, with no reference lost: `farpage check`. A point that nobody passed is a failure too.
+The supervisor dies at points of its own, in a tree that goes on without it.
 And threads are held up there, as a busy machine does now and then, while the rest goes on.
 
 What it found, mended since:
@@ -17,12 +18,14 @@ What it found, mended since:
   and read on where the next one lay.
 """
 
+import contextlib
 import json
 import os
 import random
 import re
 import signal
 import time
+from pathlib import Path
 
 from common import ROOT, Skip, check
 from context import last_words, test
@@ -43,6 +46,7 @@ LATER_PASSES = (17, 80)
 SELDOM = {
     *("cluster-popped", "join-entry", "join-named", "activate-marked", "activate-registered", "activate-adopted"),
     *("share-published", "share-moved", "share-freed"),
+    *("slot-released", "follow-opened", "follow-exchanged"),
 }
 
 
@@ -52,6 +56,11 @@ def points():
     names = re.findall(r'^ +"([a-z-]+)",$', found[2], re.MULTILINE)
     check(len(names) == int(found[1]), f"{SOURCE} lists {found[1]} points, {len(names)} could be read")
     return names
+
+
+def armed_at(points):
+    """The points (name: pass) as the environment tells them."""
+    return ",".join(f"{name}:{count}" for name, count in points.items())
 
 
 def killed_at(job):
@@ -83,8 +92,12 @@ def is_huge(name):
 
 
 def of_areas(name):
-    """Points that are passed when an area is emptied, or in slot caches."""
-    return name.startswith(("relocate-", "share-", "rename-", "cache-"))
+    """Points that are passed when an area is emptied, or joins, or in slot caches."""
+    return name.startswith(("relocate-", "share-", "rename-", "follow-", "cache-"))
+
+
+def is_of_supervisor(name):
+    return name.startswith(("compact-", "recount-", "area-"))
 
 
 def start(context, armed, value):
@@ -114,7 +127,7 @@ def empty_areas(context, job):
 
 def run_tree(context, armed):
     """One tree with the points of `armed` (name: pass); the names of those that killed."""
-    value = ",".join(f"{name}:{count}" for name, count in armed.items())
+    value = armed_at(armed)
     with start(context, armed, value) as job:
         try:
             if any(map(of_areas, armed)):
@@ -136,7 +149,7 @@ def run_tree(context, armed):
 def kill_points(context):
     """A process dies at each point; the rest goes on and the pool is sound afterwards."""
     check(os.access(KILL_FARPAGE, os.X_OK), f"{KILL_FARPAGE} is missing: make kill-build")
-    names = points()
+    names = [name for name in points() if not is_of_supervisor(name)]
     together = 1 if context.soak else TOGETHER
     if not kernel_gives():
         names = [name for name in names if not is_huge(name)]
@@ -155,6 +168,106 @@ def kill_points(context):
         for kind in kinds:
             for at in range(0, len(kind), FEW):
                 run_tree(context, {name: count for name in kind[at : at + FEW]})
+
+
+# Where the supervisor is killed: the points that only it passes, and of those that processes pass too what it does most.
+# What `farpage check` must then say, of which nobody is left who would mend it; None: nothing is left.
+LOCKED = r"cluster \d+: locked by the supervisor, which is gone"
+CLEANING = r"entry \d+: process \d+, which is gone, was returning what it holds, and nobody has returned that"
+LEFT_BY_SUPERVISOR = {
+    "compact-copied": LOCKED,
+    "compact-exchanged": LOCKED,
+    "compact-freed": LOCKED,
+    "compact-emptying": r"zpage \d+: being emptied by the supervisor, which is gone",
+    "area-resized": None,
+    "clean-claimed": CLEANING,
+    "clean-put": CLEANING,
+    "cluster-relisted": LOCKED,
+    # These trees take longest: a child dies in them before.
+    "recount-locked": LOCKED,
+    "recount-put": LOCKED,
+}
+# A child that dies here leaves a reference to be counted again.
+LEAVES_A_REFERENCE = {"kept-left": 1}
+
+
+BUDGET_UNSUPERVISED = 16
+
+
+class Unsupervised:
+    """A tree whose supervisor dies at a point."""
+
+    def __init__(self, context, point):
+        self.context, self.point = context, point
+        env = {"FARPAGE_KILL_SUPERVISOR_AT": f"{point}:1"}
+        if point.startswith("recount-"):
+            env["FARPAGE_KILL_AT"] = armed_at(LEAVES_A_REFERENCE)
+        # What those hold that die later nobody returns: few do.
+        argv = [program("killpoints"), 24, 1, 1]
+        options = {"timeout_s": 240, "binary": KILL_FARPAGE, "env": env}
+        if point.startswith("area-"):
+            self.job = swapoff_test.start(context, argv, BUDGET_UNSUPERVISED, ("compressed:6M", "a:1G", "b:1G"), **options)
+        else:
+            words = ["--swap", "compressed:6M", "--swap", "/var/tmp"]
+            self.job = context.start(BUDGET_UNSUPERVISED, argv, extra=words, **options)
+
+    def begin(self):
+        """Until the program runs; an area leaves where that is what the supervisor is to do."""
+        job, parent, found = self.job, f"PPid:\t{self.job.process.pid}\n", []
+
+        def started():
+            found.extend(pid for pid in job.alive() if parent in Path(f"/proc/{pid}/status").read_text())
+            return found
+
+        until(job, "the program starts", started)
+        self.pid = found[0]
+        if self.point.startswith("area-"):
+            tree = swapoff_test.Tree(self.context, job, KILL_FARPAGE)
+            until(job, "pages in the first area", lambda: tree.used("a") > 4 << 20)
+            tree.command("swapoff", tree.path("a"), tree.pid)
+
+    def go_on(self, left):
+        """Until its children have ended. Then `left` must be among what `farpage check` says."""
+        job = self.job
+        code = job.wait()
+        check(code == -signal.SIGKILL and self.point in killed_at(job), f"the supervisor: {code}: {last_words(job)}")
+        deadline = job.started + job.limits.timeout_s
+        while "quiet" not in job.out.read_text():
+            check(time.monotonic() < deadline and job.alive(), f"without supervisor: {last_words(job)}")
+            time.sleep(0.1)
+        got = self.context.plain([KILL_FARPAGE, "check", self.pid, "--json"])
+        problems = json.loads(got.out.splitlines()[-1])["problems"] if got.out else [got.err]
+        check(left is None or any(re.fullmatch(left, line) for line in problems), f"{left} is not told: {problems[:9]}")
+        os.kill(self.pid, signal.SIGUSR1)
+
+    def end(self):
+        """With the right bytes, and nothing left."""
+        self.job.settle(60)
+        text = self.job.out.read_text()
+        check("ok killpoints" in text and "FAIL" not in text, last_words(self.job))
+        self.context.finish(self.job)
+
+
+@test("kill-supervisor-at", per_delivery=True)
+def kill_supervisor_at(context):
+    """The supervisor is killed at each of its points: the tree goes on to its end, nothing stays behind, and what nobody gives back
+    any more is told. (Nothing was: what the supervisor holds counted as held by somebody.)"""
+    check(os.access(KILL_FARPAGE, os.X_OK), f"{KILL_FARPAGE} is missing: make kill-build")
+    missing = set(filter(is_of_supervisor, points())) - set(LEFT_BY_SUPERVISOR)
+    check(not missing, f"points of the supervisor at which it is not killed: {sorted(missing)}")
+    with contextlib.ExitStack() as jobs:
+        # Side by side: without a supervisor they wait most of the time, for pages that the dead are charged.
+        trees = []
+        for point in LEFT_BY_SUPERVISOR:
+            trees.append(Unsupervised(context, point))
+            jobs.enter_context(trees[-1].job)
+            trees[-1].begin()
+        steps = [(tree, lambda tree=tree: tree.go_on(LEFT_BY_SUPERVISOR[tree.point])) for tree in trees]
+        for tree, step in [*steps, *((tree, tree.end) for tree in trees)]:
+            try:
+                step()
+            except AssertionError as error:
+                raise AssertionError(f"supervisor killed at {tree.point}: {error}") from error
 
 
 # The point, and one pass in how many is a pause of how many microseconds.
