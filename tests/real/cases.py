@@ -146,9 +146,11 @@ def check_nothing_left(job, leftovers):
     check(not unmanaged, f"a process was not managed: {unmanaged[:1]}")
 
 
-def run_case(case, delivery, as_user=False):
-    """The whole test of one program. Failures come as AssertionError text in the result."""
-    result = Result(f"{case.name}/{delivery}{'/user' if as_user else ''}", budget_mib=case.budget_mib)
+def run_case(case, delivery, as_user=False, variant=("", ())):
+    """The whole test of one program, with the words of a variant. Failures come as AssertionError text in the result."""
+    setting, words = variant
+    name = f"{case.name}{f'-{setting}' if setting else ''}/{delivery}{'/user' if as_user else ''}"
+    result = Result(name, budget_mib=case.budget_mib)
     try:
         prepare(case)
         known = truth(case)
@@ -156,7 +158,7 @@ def run_case(case, delivery, as_user=False):
         if case.must_swap and result.need_mib is not None:
             times = result.need_mib / case.budget_mib
             check(TIMES[0] <= times <= TIMES[1], f"it needs {times:.1f} times its budget, not {TIMES[0]} to {TIMES[1]}")
-        _under_farpage(case, delivery, as_user, known, result)
+        _under_farpage(case, delivery, as_user, known, result, words)
     except Skip as skip:
         result.verdict, result.why = "SKIP", str(skip)
     except (AssertionError, subprocess.SubprocessError, OSError) as error:
@@ -164,11 +166,11 @@ def run_case(case, delivery, as_user=False):
     return result
 
 
-def _under_farpage(case, delivery, as_user, known, result):
+def _under_farpage(case, delivery, as_user, known, result, words):
     directory = fresh_directory(result.name, as_user)
     stats = directory / "stats.json"
     leftovers = Leftovers()
-    argv = farpage_run(case.budget_mib, delivery, stats) + case.argv
+    argv = farpage_run(case.budget_mib, delivery, stats, words) + case.argv
     limits = Limits(case.timeout_s, limit_mib(case.budget_mib, TINY_MIB), as_user)
     warm(case.argv)
     with Job(argv, limits, directory, env=case.env) as job:

@@ -66,3 +66,5 @@ for _shape in STRESS_SHAPES:
     _name = "stress-huge-{}M-{}t-{}p{}".format(*_shape[:3], "-signals" if _shape[3] else "")
     _suites = ("quick", "soak") if _shape[2] == 1 else ("soak",)
     REGISTRY.append(Test(_name, stress(_shape, 4, ["--huge", "always"]), _suites, True))
+for _name, _words in (("madvise", ["--huge", "madvise"]), ("touched", ["--huge", "always", "--huge-swapin", "touched"])):
+    REGISTRY.append(Test(f"stress-huge-{_name}", stress((128, 4, 2, 0), 6, _words), ("quick", "soak"), True))

@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 from common import FARPAGE, check
-from context import test
+from context import REGISTRY, Test, test
 from semantics import failures, program
+from stress import stress
 
 REFUSE_AIO = Path(__file__).parent / "work/refuse_aio.py"
 # The greatest window in pages: of none, of the kernel's two (page_cluster 3), of our own.
@@ -26,6 +27,11 @@ def readahead(context):
         check(max(windows, default=0) <= largest, f"{policy}: windows {windows}")
         # `fill` reads half of its pages in order, the rest in runs of 16 pages.
         check(largest == 0 or hits > ahead / 3, f"{policy}: {hits} hits of {ahead} pages read ahead")
+
+
+for _policy in ("none", "cluster", "vma"):
+    _run = stress((32, 4, 2, 0), 6, ["--readahead", _policy])
+    REGISTRY.append(Test(f"stress-readahead-{_policy}", _run, ("quick", "soak"), True))
 
 
 @test("readahead-columns", ("quick", "soak"), per_delivery=True)

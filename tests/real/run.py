@@ -54,6 +54,26 @@ COLUMNS = (
 THREAD_IN_QUICK = ("stress-32M-8t", "kill-children", "swap-overfull", "libc-helpers", "sem_")
 
 
+# Settings that the soak runs the programs of `make test` with, too, and the scale of their sizes: there are huge pages in budgets
+# of 70 MiB and more.
+SETTINGS = (
+    *((f"readahead-{policy}", ("--readahead", policy), 1) for policy in ("none", "cluster", "vma")),
+    ("huge-madvise", ("--huge", "madvise"), 2),
+    ("huge-always", ("--huge", "always"), 2),
+    ("huge-touched", ("--huge", "always", "--huge-swapin", "touched"), 2),
+)
+
+
+def with_settings():
+    """(name, function) of real programs under each setting, by signal."""
+    plan = []
+    for setting, words, scale in SETTINGS:
+        for case in (case for case in real_programs(scale) if case.quick):
+            run = lambda case=case, variant=(setting, words): run_case(case, "signal", variant=variant)  # noqa: E731
+            plan.append((f"{case.name}-{setting}/signal", run))
+    return plan
+
+
 def planned(suite, deliveries):
     """(name, function that runs it) of every test of a suite, in order."""
     as_user = suite == "user"
@@ -66,6 +86,8 @@ def planned(suite, deliveries):
                 continue
             name = f"{case.name}/{delivery}{'/user' if as_user else ''}"
             plan.append((name, lambda case=case, delivery=delivery: run_case(case, delivery, as_user)))
+    if suite == "soak" and "signal" in deliveries:
+        plan += with_settings()
     for entry in REGISTRY:
         if suite not in entry.suites:
             continue
