@@ -18,6 +18,7 @@ use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
 use crate::pool::flag;
 use crate::proc_dirs::has_io_uring;
+use crate::reclaim;
 use crate::sys::{self, Errno};
 use crate::{signals, thread, tier_files, trap, uffd};
 
@@ -126,6 +127,7 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     advice::adopt(mm).map_err(|e| ("reading /proc/self/smaps", e))?;
     in_flight::pin(mm);
     kill_point!("activate-adopted");
+    reclaim::limit_is_old(mm);
     mm.mode.store(mode::ACTIVE, Ordering::Release);
     if mm.header().has(flag::THREAD_DELIVERY) {
         thread::start_delivery().map_err(|e| ("starting the delivery thread", e))?;

@@ -346,6 +346,7 @@ impl Ledger {
         let rest = budget - unmanaged - promised - metadata - margin;
         let limit = (rest - copies.clamp(0, rest.max(0) / COPIES_PART)).max(header.least_limit());
         header.limit.store(limit, Ordering::Relaxed);
+        header.limits_set.fetch_add(1, Ordering::Relaxed);
         let is_short = self.has_little_headroom();
         let headroom = header.headroom.load(Ordering::Relaxed);
         header

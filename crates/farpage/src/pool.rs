@@ -117,6 +117,8 @@ pub struct Header {
     pub budget: AtomicI64,
     /// What charged pages and zpages together may reach: budget less the unmanaged rest, set by the supervisor.
     pub limit: AtomicI64,
+    /// How often the supervisor has set it.
+    pub limits_set: AtomicU32,
     /// Free pages that the reclaimers keep ready, set by the supervisor.
     pub headroom: AtomicI64,
     /// Resident managed pages + frames of the whole tree.

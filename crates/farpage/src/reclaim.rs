@@ -34,7 +34,7 @@ mod scattered;
 mod who;
 pub use frames::{BLOCK, FIRST_PLACE, Frames};
 pub use page_out::page_out;
-pub use room::{Released, ensure_room};
+pub use room::{Released, ensure_room, is_limit_old, limit_is_old};
 use scattered::{Run, Scattered};
 pub use who::Who;
 

@@ -135,6 +135,7 @@ extern "C" fn reclaimer_main() -> ! {
         let excess = mm.header().excess(headroom(mm) + spare(mm));
         let mut done = 0;
         if excess > 0
+            && !reclaim::is_limit_old(mm)
             && mm.entry().resident.load(Ordering::Relaxed) + mm.entry().frames.load(Ordering::Relaxed) > 0
         {
             let _inside = mm.gate.shared();
