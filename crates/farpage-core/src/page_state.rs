@@ -194,6 +194,15 @@ impl PageState {
         }
     }
 
+    /// The slot that the page keeps though it is in RAM, if it does.
+    #[must_use]
+    pub const fn kept_slot(self) -> Option<u32> {
+        match self.kind() {
+            Kind::Swapped => None,
+            _ => self.named_slot(),
+        }
+    }
+
     /// The slot; 0 unless the page names one.
     #[must_use]
     pub const fn slot(self) -> u32 {
@@ -291,6 +300,9 @@ mod tests {
         assert_eq!(PageState::cached(9).keeping(5).named_slot(), Some(5));
         assert_eq!(PageState::cached(9).keeping(5).keeping(0), PageState::cached(9));
         assert_eq!(PageState::zero().named_slot(), None);
+        assert_eq!(PageState::swapped(5).kept_slot(), None);
+        assert_eq!(PageState::resident().keeping(5).kept_slot(), Some(5));
+        assert_eq!(PageState::cached(9).kept_slot(), None);
     }
 
     #[test]

@@ -130,10 +130,9 @@ struct Pages {
 impl Pages {
     fn add(&mut self, state: PageState) {
         let kind = state.kind();
-        let keeps = kind != Kind::Swapped && state.named_slot().is_some();
         self.resident += i64::from(kind == Kind::Resident);
         self.cached += i64::from(kind == Kind::Cached);
-        self.kept += i64::from(keeps);
+        self.kept += i64::from(state.kept_slot().is_some());
     }
 
     /// How far the counts of the entry are off, each with its name, where they are.

@@ -462,7 +462,7 @@ fn change(mm: &Mm, chunk: u64, pages: u64, new: impl Fn(u64) -> PageState) {
         for i in from..(from + GROUP).min(pages) {
             let locked = mm.load(chunk + i);
             if let Some(slot) = locked.named_slot() {
-                kept += i64::from(locked.kind() != Kind::Swapped);
+                kept += i64::from(locked.kept_slot().is_some());
                 slots[count] = slot;
                 count += 1;
             }

@@ -19,7 +19,6 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aegis::aegis128x2::Aegis128X2Mac;
-use farpage_core::devices::DeviceState;
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::planes::Page;
@@ -29,6 +28,7 @@ use farpage_core::swap_table::Backing;
 use crate::mm::{CHUNK_PAGES, Mm, TOUCHED};
 use crate::puts;
 use crate::reclaim::BLOCK;
+use crate::slot_batch;
 use crate::sys::{self, Errno};
 use crate::tiers;
 
@@ -210,8 +210,10 @@ pub fn wants(mm: &Mm, page: u64) -> bool {
 }
 
 fn may_keep(mm: &Mm, page: u64) -> bool {
-    let (used, all) = taken(mm);
-    mm.kept.is_on() && used * 8 <= all * 3 && leaves_for_a_file(mm, page)
+    mm.kept.is_on() && leaves_for_a_file(mm, page) && {
+        let (used, all) = slot_batch::with_block(mm);
+        used * 8 <= all * 3
+    }
 }
 
 /// Whether a page would be written to a file if it left now: there is no compressed tier, or that is full, or does not pay.
@@ -221,18 +223,6 @@ fn leaves_for_a_file(mm: &Mm, page: u64) -> bool {
     limit == 0
         || header.zpages_used.load(Ordering::Relaxed) > limit - limit / 8
         || tiers::passes_through(mm, page / BLOCK)
-}
-
-/// Slots with a block that are taken, and all there are.
-fn taken(mm: &Mm) -> (u64, u64) {
-    let with_file = |state: &DeviceState, device| state.stays().then(|| state.now(device).slots);
-    let devices = mm.pool().devices().iter().zip(mm.pool().device_states());
-    devices
-        .filter(|(device, _)| device.has_file)
-        .filter_map(|(device, state)| Some((state.used.load(Ordering::Relaxed), with_file(state, device)?)))
-        .fold((0, 0), |(used, all), (more, slots)| {
-            (used + more, all + u64::from(slots))
-        })
 }
 
 /// Whether `slot` can stay with a page: its content lies in a block of a file that stays.
@@ -319,8 +309,7 @@ fn give_up(mm: &Mm, page: u64, then: PageState, slot: u32) {
 /// Gives `slot` up if the page keeps it; false: it does not, or somebody works on it.
 pub fn leave(mm: &Mm, page: u64, slot: u32) -> bool {
     let seen = mm.load(page);
-    let keeps = seen.kind() != Kind::Swapped && seen.named_slot() == Some(slot);
-    let locked = keeps && !seen.is_locked() && mm.try_lock(page, seen);
+    let locked = seen.kept_slot() == Some(slot) && !seen.is_locked() && mm.try_lock(page, seen);
     if locked {
         give_up(mm, page, seen, slot);
     }
@@ -330,8 +319,10 @@ pub fn leave(mm: &Mm, page: u64, slot: u32) -> bool {
 /// Whether kept slots are to be given up: more than half of all are taken.
 #[must_use]
 pub fn are_to_go(mm: &Mm) -> bool {
-    let (used, all) = taken(mm);
-    used * 2 > all && mm.entry().kept.load(Ordering::Relaxed) > 0
+    mm.entry().kept.load(Ordering::Relaxed) > 0 && {
+        let (used, all) = slot_batch::with_block(mm);
+        used * 2 > all
+    }
 }
 
 /// Gives some of the kept slots up. The gate is held shared.
@@ -368,10 +359,7 @@ fn give_up_in(mm: &Mm, chunks: u64) -> u64 {
         }
         looked += 1;
         for page in chunk..chunk + CHUNK_PAGES {
-            let seen = mm.load(page);
-            if seen.kind() != Kind::Swapped
-                && let Some(slot) = seen.named_slot()
-            {
+            if let Some(slot) = mm.load(page).kept_slot() {
                 done += u64::from(leave(mm, page, slot));
             }
         }

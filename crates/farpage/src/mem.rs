@@ -342,7 +342,7 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
         let state = empty(mm.word(page), pins_too);
         resident += i64::from(state.kind() == Kind::Resident);
         if let Some(slot) = state.named_slot() {
-            kept += i64::from(state.kind() != Kind::Swapped);
+            kept += i64::from(state.kept_slot().is_some());
             slots[count] = slot;
             count += 1;
         }

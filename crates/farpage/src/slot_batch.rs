@@ -90,6 +90,12 @@ impl SlotBatch {
 
 /// Whether more than a quarter of the slots with a block is free.
 pub fn blocks_to_spare(mm: &Mm) -> bool {
+    let (used, all) = with_block(mm);
+    used < all - all / 4
+}
+
+/// Slots with a block in a file that stays: how many are taken, and all there are.
+pub fn with_block(mm: &Mm) -> (u64, u64) {
     let states = mm.pool().device_states().iter();
     let with_file = mm
         .pool()
@@ -97,13 +103,12 @@ pub fn blocks_to_spare(mm: &Mm) -> bool {
         .iter()
         .zip(states)
         .filter(|(device, state)| device.has_file && state.stays());
-    let (all, used) = with_file.fold((0, 0), |(all, used), (device, state)| {
+    with_file.fold((0, 0), |(used, all), (device, state)| {
         (
-            all + u64::from(state.now(device).slots),
             used + state.used.load(Ordering::Relaxed),
+            all + u64::from(state.now(device).slots),
         )
-    });
-    used < all - all / 4
+    })
 }
 
 fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {

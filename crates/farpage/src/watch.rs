@@ -39,7 +39,7 @@ pub struct Watch {
     rings: [AtomicU64; RINGS],
     /// Those in use, a bit each.
     taken: AtomicU32,
-    /// 1 once a fault had to read.
+    /// 1 once a fault had to read, 2 once the queues were made for that.
     is_wanted: AtomicU32,
     turn: AtomicU32,
     cost: Mean,
