@@ -58,6 +58,9 @@ pub struct Config {
     pub incompressible: bool,
     pub json: Option<PathBuf>,
     pub html: Option<PathBuf>,
+    pub markdown: Option<PathBuf>,
+    /// What build it is, for the reports.
+    pub build: Option<String>,
     /// The binary `farpage`, which is also the workloads' and the keeper's.
     pub program: PathBuf,
     /// The command as it was given.

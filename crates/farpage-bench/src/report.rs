@@ -6,7 +6,7 @@ use crate::figures::{Spread, figure};
 use crate::names::System;
 use crate::plan::{Comparison, Side};
 use crate::side::Run;
-use crate::targets::{Measure, measures, published};
+use crate::targets::{Measure, Target, measures, published};
 
 /// Characters of a line of text that is no row.
 const WIDTH: usize = 124;
@@ -154,11 +154,13 @@ impl Result {
                 "words": row.measure.words,
                 "side": row.side.name(),
                 "against": row.against.map(Side::name),
+                "aimed": row.side.is_aimed(),
                 "ratio": spread(&row.ratio),
                 "ours": row.ours.json(),
                 "theirs": spread(&row.theirs),
                 "target": row.target.as_ref().map(|(target, _)| target),
                 "met": row.target.as_ref().map(|(_, met)| met),
+                "judged": row.measure.target.map(Target::judged),
             })
         };
         let rows: Vec<_> = self

@@ -34,6 +34,15 @@ impl Target {
         };
         Some((format!("{id} {sign} {bound}"), met))
     }
+
+    /// Which part of a row is judged.
+    #[must_use]
+    pub const fn judged(self) -> &'static str {
+        match self {
+            Self::AtLeast(..) => "ours",
+            Self::RatioAtLeast(..) | Self::RatioAtMost(..) | Self::RamRatioAtMost(..) => "ratio",
+        }
+    }
 }
 
 /// A figure that is shown.

@@ -18,6 +18,7 @@ Examples:
   farpage bench readahead                    V1 and V2 under every readahead policy
   farpage bench scale --ram 16G --pairs 1    1 to 16 threads, and RAM from 16 MiB to that with data of 4 times
   farpage bench --baseline V,H,O             what VMA readahead, huge pages and swapoff readahead are worth
+  farpage bench --report a.json b.json c.json --markdown runs.md     three runs side by side, nothing measured
   farpage bench mixed --run-args '--readahead vma --delivery thread'
 
 Names: startup fill seq random threads stride mixed solve free usemem swapoff huge fit
@@ -76,6 +77,18 @@ pub struct BenchArgs {
     /// Write a page with tables and plots to FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+
+    /// Write a document to FILE: targets met and missed, what is lost and why, all ratios
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+
+    /// What build it is, for the reports: a commit
+    #[arg(long, value_name = "TEXT")]
+    pub build: Option<String>,
+
+    /// Measure nothing: write --markdown and --html from FILEs that --json wrote, those of several runs side by side
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["names", "baseline", "against", "json", "build"])]
+    pub report: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -129,6 +142,17 @@ fn failed(text: String) -> Failure {
 }
 
 pub fn bench(args: BenchArgs) -> Result<u8, Failure> {
+    if !args.report.is_empty() {
+        let (markdown, html) = (args.markdown.as_deref(), args.html.as_deref());
+        if markdown.is_none() && html.is_none() {
+            return Err(failed(
+                "--report: name a file to write with --markdown or --html".to_owned(),
+            ));
+        }
+        return farpage_bench::rewrite(&args.report, markdown, html)
+            .map(|()| 0)
+            .map_err(failed);
+    }
     let program = env::current_exe().map_err(|error| failed(format!("own path: {error}")))?;
     let config = Config {
         subjects: args.names,
@@ -142,6 +166,8 @@ pub fn bench(args: BenchArgs) -> Result<u8, Failure> {
         incompressible: args.incompressible,
         json: args.json,
         html: args.html,
+        markdown: args.markdown,
+        build: args.build,
         program,
         command: env::args_os()
             .map(|word| word.to_string_lossy().into_owned())

@@ -9,7 +9,7 @@ mod plot;
 
 use serde_json::Value;
 
-use crate::figures::{Spread, figure};
+use crate::figures::{Spread, figure, items, text};
 use crate::machine;
 use crate::report::number;
 use crate::work::PERCENTILES;
@@ -28,44 +28,41 @@ svg { max-width: 100%; height: auto; display: block; margin: .5rem 0; }
 svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 pre { white-space: pre-wrap; }";
 
-/// The page, from the object of `--json`.
+/// The page, from objects of `--json`, one after the other.
 #[must_use]
-pub fn page(all: &Value) -> String {
+pub fn page(reports: &[Value]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>farpage bench</title>\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<style>\n{STYLE}\n</style></head><body>\n\
-         <h1>farpage bench</h1>\n<pre>{}</pre>\n",
-        escape(&machine::words(&all["machine"]))
+         <meta name=\"viewport\" content=\"width=device-width\">\n<style>\n{STYLE}\n</style></head><body>\n"
     );
-    let words: Vec<_> = items(&all["command"]).iter().filter_map(Value::as_str).collect();
-    page.push_str(&format!(
-        "<p><code>{}</code>, {} rounds. A ratio is farpage / the other side, round by round: of a rate, more is better; \
-         of a time, less.</p>\n",
-        escape(&words.join(" ")),
-        all["rounds"]
-    ));
-    for note in items(&all["notes"]).iter().filter_map(Value::as_str) {
-        page.push_str(&format!("<p class=\"note\">{}</p>\n", escape(note)));
-    }
-    for comparison in items(&all["comparisons"]) {
-        page.push_str(&section(comparison));
-    }
+    reports.iter().for_each(|all| page.push_str(&run(all)));
     page.push_str("</body></html>\n");
     page
 }
 
-fn items(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
+fn run(all: &Value) -> String {
+    let words: Vec<_> = items(&all["command"]).iter().filter_map(Value::as_str).collect();
+    let mut run = format!(
+        "<h1>farpage bench</h1>\n<pre>{}</pre>\n<p><code>{}</code>, {} rounds, build: {}. A ratio is farpage / the other \
+         side, round by round: of a rate, more is better; of a time, less.</p>\n",
+        escape(&machine::words(&all["machine"])),
+        escape(&words.join(" ")),
+        all["rounds"],
+        escape(all["build"].as_str().unwrap_or("not told"))
+    );
+    for note in items(&all["notes"]).iter().filter_map(Value::as_str) {
+        run.push_str(&format!("<p class=\"note\">{}</p>\n", escape(note)));
+    }
+    for comparison in items(&all["comparisons"]) {
+        run.push_str(&section(comparison));
+    }
+    run
 }
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
-}
-
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or_default()
 }
 
 fn section(comparison: &Value) -> String {
@@ -256,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_page_has_all_of_it_and_needs_nothing_else() {
-        let page = page(&all());
+        let page = page(&[all()]);
         for part in [
             "a &lt;fast&gt; one",
             "a &amp; b",

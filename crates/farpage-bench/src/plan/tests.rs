@@ -26,6 +26,8 @@ pub fn config(names: &[&str]) -> Config {
         incompressible: false,
         json: None,
         html: None,
+        markdown: None,
+        build: None,
         program: "farpage".into(),
         command: vec!["farpage".to_owned(), "bench".to_owned()],
     }
