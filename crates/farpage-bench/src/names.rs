@@ -15,6 +15,9 @@ pub enum Workload {
     Solve,
     Free,
     Usemem,
+    UsememRandom,
+    UsememThreads,
+    UsememRead,
     Swapoff,
     Huge,
     Fit,
@@ -23,7 +26,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::Startup,
         Self::Fill,
         Self::Seq,
@@ -34,6 +37,9 @@ impl Workload {
         Self::Solve,
         Self::Free,
         Self::Usemem,
+        Self::UsememRandom,
+        Self::UsememThreads,
+        Self::UsememRead,
         Self::Swapoff,
         Self::Huge,
         Self::Fit,
@@ -54,6 +60,9 @@ impl Workload {
             Self::Solve => "solve",
             Self::Free => "free",
             Self::Usemem => "usemem",
+            Self::UsememRandom => "usemem-random",
+            Self::UsememThreads => "usemem-threads",
+            Self::UsememRead => "usemem-read",
             Self::Swapoff => "swapoff",
             Self::Huge => "huge",
             Self::Fit => "fit",
@@ -76,12 +85,46 @@ impl Workload {
             Self::Solve => "a dense system of equations larger than RAM (V2)",
             Self::Free => "time to give swapped memory back",
             Self::Usemem => "usemem --init-time -O -y -x -n 4 (T1)",
+            Self::UsememRandom => "usemem, a word of 4 KiB at random, twice over",
+            Self::UsememThreads => "usemem, 4 threads in place of processes",
+            Self::UsememRead => "usemem, what was written is read once",
             Self::Swapoff => "a swap area is emptied under a program (O)",
             Self::Huge => "huge pages out and back in (H)",
             Self::Fit => "what it costs where nothing overflows",
             Self::Build => "C files compiled side by side, linked and run",
             Self::Redis => "redis-server: SETs, random GETs, BGSAVE while values are replaced",
         }
+    }
+
+    /// What it gives `usemem` beside the sizes and the published options; `None`: it is another program.
+    #[must_use]
+    pub const fn usemem_options(self) -> Option<&'static str> {
+        match self {
+            Self::Usemem => Some("-n 4"),
+            Self::UsememRandom => Some("-R -j 4K -r 2 -n 4"),
+            Self::UsememThreads => Some("-n 1 -t 4"),
+            Self::UsememRead => Some("-o -n 4"),
+            _ => None,
+        }
+    }
+
+    /// Its processes, where there are several.
+    #[must_use]
+    pub const fn processes(self) -> u64 {
+        match self {
+            Self::Usemem | Self::UsememRandom | Self::UsememRead => 4,
+            _ => 1,
+        }
+    }
+
+    /// Whether the tour has it.
+    #[must_use]
+    pub const fn is_toured(self) -> bool {
+        let other_way = matches!(
+            self,
+            Self::Threads | Self::UsememRandom | Self::UsememThreads | Self::UsememRead
+        );
+        self.tool().is_none() && !other_way
     }
 
     /// The program that must be installed.

@@ -15,8 +15,8 @@ const SOLVE_FACTOR_MAX: f64 = 2.0;
 const SOLVE_FACTOR_TOUR: f64 = 1.5;
 /// Below this farpage's own needs, and the kernel's for a process, are most of it.
 const RAM_MIN: u64 = 16 << 20;
-/// Processes of `usemem`.
-pub const USEMEM_PROCESSES: u64 = 4;
+/// Processes or threads of `usemem`, which share the data out.
+const USEMEM_SHARES: u64 = 4;
 /// The policies of `readahead`'s rows.
 const POLICIES: [&str; 4] = ["none", "cluster", "vma", "adaptive"];
 /// The kernel's ways of emptying an area, as `farpage swapoff` repeats them: order and window.
@@ -158,12 +158,13 @@ impl Comparison {
         )
     }
 
-    /// The options of `usemem`.
+    /// The options of `usemem`, if it is that.
     #[must_use]
-    pub fn usemem_words(&self) -> Vec<String> {
-        let each = self.data_bytes / USEMEM_PROCESSES;
-        let words = format!("--init-time -O -y -x -n {USEMEM_PROCESSES} {each}");
-        words.split(' ').map(str::to_owned).collect()
+    pub fn usemem_words(&self) -> Option<Vec<String>> {
+        let options = self.workload.usemem_options()?;
+        let each = self.data_bytes / USEMEM_SHARES;
+        let words = format!("--init-time -O -y -x {options} {each}");
+        Some(words.split(' ').map(str::to_owned).collect())
     }
 }
 
@@ -275,10 +276,10 @@ fn of_subjects(
     notes: &mut Vec<String>,
 ) -> Vec<Comparison> {
     let subjects = if sizes.tour {
-        notes.push("build, redis and threads are not in the tour: name them".to_owned());
-        let is_toured = |one: &Workload| one.tool().is_none() && *one != Workload::Threads;
-        let toured = Workload::ALL.into_iter().filter(is_toured);
-        toured.map(Subject::Workload).collect()
+        let (toured, named): (Vec<_>, Vec<_>) = Workload::ALL.into_iter().partition(|one| one.is_toured());
+        let named: Vec<_> = named.into_iter().map(Workload::name).collect();
+        notes.push(format!("not in the tour, but by name: {}", named.join(", ")));
+        toured.into_iter().map(Subject::Workload).collect()
     } else {
         config.subjects.clone()
     };

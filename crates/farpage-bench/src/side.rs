@@ -23,7 +23,7 @@ use crate::cgroup;
 use crate::emptying;
 use crate::keeper::Keeper;
 use crate::names::{Backing, Workload};
-use crate::plan::{Comparison, Config, MEMORY_DIRECTORY, Side, USEMEM_PROCESSES, Way};
+use crate::plan::{Comparison, Config, MEMORY_DIRECTORY, Side, Way};
 use crate::program::{Ended, Program, TIME_MAX};
 
 /// What farpage's budget leaves of the hard limit for what is not in it: so many bytes, and a part of the limit. The
@@ -212,16 +212,10 @@ impl Runner<'_> {
         if side == Side::Mapped {
             words.push("--mapped".to_owned());
         }
-        match of.workload {
-            Workload::Usemem => {
-                words.push("--".to_owned());
-                words.extend(of.usemem_words());
-            }
-            Workload::Startup => {
-                words.push("--".to_owned());
-                words.extend(started.iter().cloned());
-            }
-            _ => {}
+        let startup = (of.workload == Workload::Startup).then(|| started.to_vec());
+        if let Some(further) = of.usemem_words().or(startup) {
+            words.push("--".to_owned());
+            words.extend(further);
         }
         words
     }
@@ -288,8 +282,7 @@ fn tmpfs_bytes(of: &Comparison) -> u64 {
 fn budget(workload: Workload, limit: u64) -> u64 {
     let (part, others) = match workload {
         Workload::Build | Workload::Redis => (RESERVE_PART_OTHERS, 0),
-        Workload::Usemem => (RESERVE_PART, USEMEM_PROCESSES - 1),
-        _ => (RESERVE_PART, 0),
+        _ => (RESERVE_PART, workload.processes() - 1),
     };
     limit - limit / part - RESERVE_BYTES - others * RESERVE_PROCESS_BYTES
 }

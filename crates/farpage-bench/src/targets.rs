@@ -111,7 +111,7 @@ pub fn measures(workload: Workload, backing: Backing) -> Vec<Measure> {
             shown("readahead_hit_percent", "readahead hits, %"),
         ],
         Workload::Free => vec![shown("free_us", "free, us")],
-        Workload::Usemem => vec![
+        Workload::Usemem | Workload::UsememRandom | Workload::UsememThreads | Workload::UsememRead => vec![
             shown("mb_per_s", "throughput, MB/s"),
             shown("system_seconds", "system time, s"),
             shown("free_us", "free, us"),

@@ -21,8 +21,8 @@ Examples:
   farpage bench --report a.json b.json c.json --markdown runs.md     three runs side by side, nothing measured
   farpage bench mixed --run-args '--readahead vma --delivery thread'
 
-Names: startup fill seq random threads stride mixed solve free usemem swapoff huge fit
-build (needs gcc) redis (needs redis-server) readahead scale.
+Names: startup fill seq random threads stride mixed solve free usemem usemem-random
+usemem-threads usemem-read swapoff huge fit build (needs gcc) redis (needs redis-server) readahead scale.
 
 As root each program runs in a cgroup of the same hard limit on both sides, in turn; the kernel's side has a swap
 file or a zram device of its own, which is gone afterwards however the run ends. Swap that is there already is not

@@ -44,7 +44,9 @@ fn the_tour_is_everything_on_both_backings() {
             .iter()
             .all(|one| (RAM_MIN..=TOUR.0).contains(&one.ram_bytes))
     );
-    assert!(plan.notes[0].starts_with("build, redis and threads are not in the tour"));
+    assert!(
+        plan.notes[0].ends_with("by name: threads, usemem-random, usemem-threads, usemem-read, build, redis")
+    );
     assert!(plan.notes[1].starts_with("solve: left out"));
 }
 
@@ -200,7 +202,18 @@ fn sizes_that_cannot_work_are_refused() {
 
 #[test]
 fn usemem_shares_the_data_out() {
-    let plan = plan(&config(&["usemem"]), &able()).expect("a plan");
-    let words = plan.comparisons[0].usemem_words();
-    assert_eq!(words.join(" "), "--init-time -O -y -x -n 4 134217728");
+    let plan = plan(&config(&["usemem", "usemem-threads", "seq"]), &able()).expect("a plan");
+    let words = plan
+        .comparisons
+        .iter()
+        .map(|one| one.usemem_words().map(|words| words.join(" ")));
+    let words: Vec<_> = words.step_by(2).collect();
+    let expected = [
+        "--init-time -O -y -x -n 4 134217728",
+        "--init-time -O -y -x -n 1 -t 4 134217728",
+    ];
+    assert_eq!(
+        words,
+        [Some(expected[0].to_owned()), Some(expected[1].to_owned()), None]
+    );
 }

@@ -88,7 +88,9 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
         Workload::Threads => random::threads(args),
         Workload::Mixed => random::mixed(args),
         Workload::Solve => solve::solve(args),
-        Workload::Usemem => usemem::usemem(args),
+        Workload::Usemem | Workload::UsememRandom | Workload::UsememThreads | Workload::UsememRead => {
+            usemem::usemem(args)
+        }
         Workload::Swapoff => swapoff::swapoff(args),
         Workload::Huge => huge::huge(args),
         Workload::Startup => startup::startup(args),
