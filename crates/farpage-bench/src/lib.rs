@@ -13,7 +13,8 @@
 //! | `disk` | what the disk gives by itself |
 //! | `machine` | the machine that the figures are of |
 //! | `figures` | median and spread |
-//! | `targets` | which figures are shown, their targets, the published ones |
+//! | `targets` | which figures are shown, and their targets |
+//! | `published` | the figures that the five systems were published with |
 //! | `report` | what came of it, as text and as JSON |
 //! | `html` | the same as a page with plots |
 //! | `stored` | reports of several runs, read back and side by side |
@@ -32,6 +33,7 @@ mod markdown;
 mod names;
 mod plan;
 mod program;
+mod published;
 mod reasons;
 mod report;
 mod side;

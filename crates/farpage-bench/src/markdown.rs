@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::figures::{items, text};
 use crate::machine;
+use crate::published::{PUBLISHED, Published};
 use crate::reasons::{self, Reason};
 use crate::report::number;
 use crate::stored::{Group, Line, groups};
@@ -207,22 +208,62 @@ fn lost_words(line: &Line<'_>) -> String {
     }
 }
 
-/// What the systems were published with, beside their programs.
+/// What the systems were published with, beside what farpage has over the kernel in the same program.
 fn published(groups: &[Group<'_>]) -> String {
-    let mut text = "\n## Published figures\n\nOn other and larger machines: the directions compare, not the numbers.\n\n".to_owned();
-    let mut told: Vec<&str> = Vec::new();
-    for group in groups {
-        let published = of_first(group, "published");
-        if !published.is_empty() && !told.contains(&published) {
-            told.push(published);
-            text.push_str(&format!(
-                "- `{}`: {}\n",
-                of_first(group, "workload"),
-                escape(published)
-            ));
+    let mut text = "\n## Published figures\n\nOf other and larger machines, before and after each change: the direction compares and the \
+                    ratio, not the number. The kernel that is measured here has what was merged of them.\n"
+        .to_owned();
+    text.push_str(&table(&[
+        "",
+        "figure",
+        "published",
+        "after / before",
+        "farpage / kernel here",
+    ]));
+    for one in &PUBLISHED {
+        for figure in one.figures {
+            text.push_str(&row(&[
+                one.id.to_owned(),
+                figure.words.to_owned(),
+                figure.then.to_owned(),
+                figure.ratio.to_owned(),
+                ratios_here(groups, one, figure.path),
+            ]));
         }
     }
+    text.push('\n');
+    for one in &PUBLISHED {
+        let further = if one.further.is_empty() {
+            String::new()
+        } else {
+            format!(". {}", one.further)
+        };
+        text.push_str(&format!("- {}: {}{further}.\n", one.id, one.setting));
+    }
     text
+}
+
+/// The ratios of a measure in all programs that a published table stands beside.
+fn ratios_here(groups: &[Group<'_>], published: &Published, path: &str) -> String {
+    let mut here = Vec::new();
+    for group in groups {
+        if !published.stands_beside(of_first(group, "workload"), of_first(group, "backing")) {
+            continue;
+        }
+        let lines = group.lines();
+        let own = lines
+            .iter()
+            .find(|line| line.text("measure") == path && line.text("against") == "kernel");
+        let ratios = own.map_or(String::new(), |line| numbers(&line.medians("ratio")));
+        if !ratios.is_empty() {
+            here.push(format!("{ratios} ({})", escape(&group.name())));
+        }
+    }
+    if here.is_empty() {
+        "not measured here".to_owned()
+    } else {
+        here.join("; ")
+    }
 }
 
 fn section(group: &Group<'_>, several: bool) -> String {
@@ -364,6 +405,19 @@ mod tests {
             told.contains("**Failed**: kernel: killed (1 of 3 runs)"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn published_figures_stand_beside_ours() {
+        let mut run = stored("2 threads, 50th, us", 0.9, None);
+        run["comparisons"][0]["rows"][0]["measure"] = json!("t2.p50_us");
+        let told = report(&[run]);
+        for part in [
+            "| C | median software part of a fault | 15 -> 4 us | 0.27 | 0.900 (random, swap file, 64 MiB) |",
+            "| T3 | random GETs | 433015 -> 431537 per s | 1.00 | not measured here |",
+        ] {
+            assert!(told.contains(part), "{part}\n{told}");
+        }
     }
 
     #[test]

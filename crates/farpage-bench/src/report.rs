@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use crate::figures::{Spread, figure};
 use crate::names::System;
 use crate::plan::{Comparison, Side};
+use crate::published;
 use crate::side::Run;
-use crate::targets::{Measure, Target, measures, published};
+use crate::targets::{Measure, Target, measures};
 
 /// Characters of a line of text that is no row.
 const WIDTH: usize = 124;
@@ -138,8 +139,8 @@ impl Result {
         for failure in self.failures() {
             text.push_str(&format!("  FAILED {failure}\n"));
         }
-        if let Some(published) = published(self.comparison.workload, self.comparison.backing) {
-            text.push_str(&wrapped(published));
+        if let Some(published) = published::beside(self.comparison.workload, self.comparison.backing) {
+            text.push_str(&wrapped(&published));
         }
         text
     }
@@ -187,7 +188,7 @@ impl Result {
             "sides": self.comparison.sides.iter().map(|side| side.name()).collect::<Vec<_>>(),
             "rows": rows,
             "failures": self.failures(),
-            "published": published(self.comparison.workload, self.comparison.backing),
+            "published": published::beside(self.comparison.workload, self.comparison.backing),
             "runs": self.runs.iter().map(run).collect::<Vec<_>>(),
         })
     }
