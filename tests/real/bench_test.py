@@ -124,6 +124,32 @@ def ended_in_the_middle(context, side, number, machine, name="seq"):
         running.wait()
 
 
+@test("bench-report", ("quick", "soak"))
+def bench_report(context):
+    """A document says what was measured; it can be written again from what is stored, and of several runs side by side."""
+    stored, first, again = (context.directory / name for name in ("a.json", "first.md", "again.md"))
+    words = ["startup", "faults", "usemem-random", "usemem-threads", "usemem-read", *TINY, "--pairs", "1", "--against", "none"]
+    got = context.plain(
+        [FARPAGE, "bench", *words, "--dir", context.directory, "--json", stored, "--markdown", first, "--build", "of a test"],
+        timeout_s=120,
+    )
+    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
+    for one in json.loads(stored.read_text())["comparisons"]:
+        for run in one["runs"]:
+            check(not run["failure"], f"{one['title']}, {run['side']}: {run['failure']}")
+            if one["workload"] == "faults":
+                figures = run["figures"]
+                check(figures["fault"]["count"] > 100 and figures["engine_bytes_per_page"] > 8, f"{figures}")
+    told = first.read_text()
+    for part in ("| of a test |", "start, ms", "own &lt;= 50", "## What is lost", "### faults, swap file"):
+        check(part in told, f"{part!r} is not in {told[:3000]}")
+    for files, part in (([stored], told), ([stored, stored], "met in 2 of 2")):
+        got = context.plain([FARPAGE, "bench", "--report", *files, "--markdown", again])
+        check(got.code == 0 and part in again.read_text(), f"exit code {got.code}: {got.err[-300:]} {again.read_text()[:3000]}")
+    refused = context.plain([FARPAGE, "bench", "--report", first, "--markdown", again])
+    check(refused.code == 125 and str(first) in refused.err, f"exit code {refused.code}: {refused.err[-300:]}")
+
+
 @test("bench-programs", ("quick", "soak"))
 def bench_programs(context):
     """Programs of other people, one that fits, and data in a mapped file; what they made is gone afterwards."""

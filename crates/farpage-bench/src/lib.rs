@@ -14,6 +14,7 @@
 //! | `machine` | the machine that the figures are of |
 //! | `figures` | median and spread |
 //! | `targets` | which figures are shown, and their targets |
+//! | `scale` | what sizes come to |
 //! | `published` | the figures that the five systems were published with |
 //! | `report` | what came of it, as text and as JSON |
 //! | `html` | the same as a page with plots |
@@ -36,6 +37,7 @@ mod program;
 mod published;
 mod reasons;
 mod report;
+mod scale;
 mod side;
 mod stored;
 mod targets;
@@ -127,6 +129,9 @@ pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8,
     progress.clear();
     keeper.end()?;
     let all = all(config, &plan, &machine, &notes, &results);
+    for scale in scale::scales(figures::items(&all["comparisons"])) {
+        reads = reads && print(scale.text().trim_end());
+    }
     if let Some(path) = &config.json {
         write(path, &format!("{all:#}\n"))?;
     }
@@ -166,6 +171,7 @@ fn abilities(keeper: &mut Keeper, directory: &Path) -> Abilities {
             swap_file: why.clone(),
             zram: why,
             memory: memory_ability(),
+            room: machine::room(directory),
             tools: tools(),
         };
     }
@@ -179,6 +185,7 @@ fn abilities(keeper: &mut Keeper, directory: &Path) -> Abilities {
         swap_file: tried(&|keeper| keeper.swap_file(directory, TRIAL_BYTES)),
         zram: tried(&|keeper| keeper.zram(TRIAL_BYTES)),
         memory: memory_ability(),
+        room: machine::room(directory),
         tools: tools(),
     }
 }

@@ -8,6 +8,7 @@ use crate::machine;
 use crate::published::{PUBLISHED, Published};
 use crate::reasons::{self, Reason};
 use crate::report::number;
+use crate::scale::{HEAD as HEAD_OF_SCALE, scales};
 use crate::stored::{Group, Line, groups};
 
 const HEAD: &str = "\
@@ -28,6 +29,7 @@ pub fn report(reports: &[Value]) -> String {
     text.push_str(&runs(reports));
     text.push_str(&targets(&groups));
     text.push_str(&lost(&groups));
+    text.push_str(&scale(reports));
     text.push_str(&published(&groups));
     text.push_str("\n## All figures\n");
     for group in &groups {
@@ -208,6 +210,27 @@ fn lost_words(line: &Line<'_>) -> String {
     }
 }
 
+/// Sizes, in the runs that went through them.
+fn scale(reports: &[Value]) -> String {
+    let mut text = String::new();
+    for (number, report) in reports.iter().enumerate() {
+        for scale in scales(items(&report["comparisons"])) {
+            text.push_str(&format!(
+                "\nRun {}, {}: {}.\n",
+                number + 1,
+                scale.backing,
+                escape(&scale.verdict())
+            ));
+            text.push_str(&table(&HEAD_OF_SCALE));
+            text.extend(scale.steps.iter().map(|step| row(&step.cells())));
+        }
+    }
+    if !text.is_empty() {
+        text.insert_str(0, "\n## Scale\n");
+    }
+    text
+}
+
 /// What the systems were published with, beside what farpage has over the kernel in the same program.
 fn published(groups: &[Group<'_>]) -> String {
     let mut text = "\n## Published figures\n\nOf other and larger machines, before and after each change: the direction compares and the \
@@ -236,7 +259,7 @@ fn published(groups: &[Group<'_>]) -> String {
         let further = if one.further.is_empty() {
             String::new()
         } else {
-            format!(". {}", one.further)
+            format!("; {}", one.further)
         };
         text.push_str(&format!("- {}: {}{further}.\n", one.id, one.setting));
     }
@@ -403,6 +426,22 @@ mod tests {
         );
         assert!(
             told.contains("**Failed**: kernel: killed (1 of 3 runs)"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn sizes_are_told_of_runs_that_have_them() {
+        let mut run = stored("50th, us", 0.9, None);
+        assert!(!report(&[run.clone()]).contains("## Scale"));
+        run["comparisons"] = json!(crate::scale::tests::comparisons(&[50.0, 70.0]));
+        let told = report(&[run]);
+        assert!(
+            told.contains("dearest / cheapest 1.40 (at the median 1.40), own &lt;= 1.2: MISSED.\n"),
+            "{told}"
+        );
+        assert!(
+            told.contains("| 64 MiB | 256 MiB | 4.50 | 70.0 | 35.0 | 1.50 | 20.0 |"),
             "{told}"
         );
     }

@@ -10,6 +10,7 @@ pub enum Workload {
     Seq,
     Random,
     Threads,
+    Faults,
     Stride,
     Mixed,
     Solve,
@@ -26,12 +27,13 @@ pub enum Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Startup,
         Self::Fill,
         Self::Seq,
         Self::Random,
         Self::Threads,
+        Self::Faults,
         Self::Stride,
         Self::Mixed,
         Self::Solve,
@@ -55,6 +57,7 @@ impl Workload {
             Self::Seq => "seq",
             Self::Random => "random",
             Self::Threads => "threads",
+            Self::Faults => "faults",
             Self::Stride => "stride",
             Self::Mixed => "mixed",
             Self::Solve => "solve",
@@ -80,6 +83,7 @@ impl Workload {
             Self::Seq => "rewriting passes from front to back",
             Self::Random => "random touches of pages, 1 and 2 threads",
             Self::Threads => "random touches of pages, 1, 2, 4, 8 and 16 threads",
+            Self::Faults => "what a fault costs: random touches by one thread that were no hits",
             Self::Stride => "scans forward, by columns of a matrix with rows of 32 KiB, backward",
             Self::Mixed => "a sequential writer beside two random ones (V1)",
             Self::Solve => "a dense system of equations larger than RAM (V2)",
@@ -122,7 +126,7 @@ impl Workload {
     pub const fn is_toured(self) -> bool {
         let other_way = matches!(
             self,
-            Self::Threads | Self::UsememRandom | Self::UsememThreads | Self::UsememRead
+            Self::Threads | Self::Faults | Self::UsememRandom | Self::UsememThreads | Self::UsememRead
         );
         self.tool().is_none() && !other_way
     }
@@ -142,7 +146,14 @@ impl Workload {
     pub const fn maps(self) -> bool {
         matches!(
             self,
-            Self::Fill | Self::Seq | Self::Random | Self::Threads | Self::Stride | Self::Mixed | Self::Free
+            Self::Fill
+                | Self::Seq
+                | Self::Random
+                | Self::Threads
+                | Self::Faults
+                | Self::Stride
+                | Self::Mixed
+                | Self::Free
         )
     }
 
@@ -153,7 +164,7 @@ impl Workload {
 }
 
 /// A name of the command line: a workload, `readahead`: V1 and V2 under every policy, or `scale`: what a fault costs by the
-/// number of threads and by the size of RAM and data.
+/// number of threads and by the size of RAM and data, what a start costs, and what farpage takes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Workload(Workload),

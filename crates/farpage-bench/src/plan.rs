@@ -1,14 +1,19 @@
 //! What is going to be measured: which sides, with how much RAM and data. Decided before anything runs.
 
+mod scale;
+
 use std::path::PathBuf;
 
 use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::names::{Against, Backing, Subject, System, Workload};
+pub use scale::Room;
 
-/// RAM and rounds of the tour, which is to end within minutes on a disk, and of what is asked for by name.
+/// RAM and rounds of the tour, which is to end within minutes on a disk, and of what is asked for by name. `scale` takes minutes
+/// for a single round.
 const TOUR: (u64, u32) = (96 << 20, 3);
 const NAMED: (u64, u32) = (128 << 20, 5);
+const SCALE_ROUNDS: u32 = 1;
 const FACTOR: f64 = 4.0;
 /// `solve` goes over its matrix again and again, which is at most so many times its RAM; in the tour less.
 const SOLVE_FACTOR_MAX: f64 = 2.0;
@@ -139,7 +144,8 @@ impl Comparison {
     #[must_use]
     pub fn title(&self) -> String {
         if self.workload == Workload::Startup {
-            return format!("startup: {}", self.workload.about());
+            let ram = format_size(self.ram_bytes);
+            return format!("startup: {}; {ram} of RAM", self.workload.about());
         }
         let gain = self.gain.map_or(String::new(), |system| {
             format!("what {} is worth: ", system.letter())
@@ -197,6 +203,8 @@ pub struct Abilities {
     pub zram: Result<(), String>,
     /// A tmpfs for farpage's file.
     pub memory: Result<(), String>,
+    /// For `scale`.
+    pub room: Room,
     /// What is installed of what workloads need.
     pub tools: Vec<&'static str>,
 }
@@ -218,7 +226,10 @@ impl Abilities {
 /// One line, for what can't be done.
 pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
     let tour = config.subjects.is_empty() && config.baseline.is_empty();
-    let (ram, rounds) = if tour { TOUR } else { NAMED };
+    let (ram, mut rounds) = if tour { TOUR } else { NAMED };
+    if config.subjects.contains(&Subject::Scale) {
+        rounds = SCALE_ROUNDS;
+    }
     let ram_bytes = config.ram_bytes.unwrap_or(ram);
     let factor = config.factor.unwrap_or(FACTOR);
     if ram_bytes < RAM_MIN {
@@ -297,7 +308,11 @@ fn of_subjects(
                 of_workload(workload, against, sizes, &backings, &mut comparisons)
             }
             Subject::Readahead => of_readahead(against, sizes, &mut comparisons),
-            Subject::Scale => of_scale(against, sizes, able, notes, &mut comparisons),
+            Subject::Scale => {
+                let ram_bytes = config.ram_bytes.unwrap_or(scale::RAM_MAX);
+                let sizes = (Sizes { ram_bytes, ..sizes }, config.incompressible);
+                scale::of_scale(against, sizes, able, notes, &mut comparisons);
+            }
         }
     }
     comparisons
@@ -512,26 +527,6 @@ fn of_readahead(against: &[Against], sizes: Sizes, comparisons: &mut Vec<Compari
         let ours = POLICIES.map(|policy| Side::Farpage(Way::Readahead(policy)));
         let sides = kernel.into_iter().chain(ours).collect();
         comparisons.push(sizes.comparison(workload, Backing::File, sides));
-    }
-}
-
-/// Threads at the RAM asked for, beside the kernel; then farpage alone, on a swap file, with RAM from the least to that, in steps of
-/// four times.
-fn of_scale(
-    against: &[Against],
-    sizes: Sizes,
-    able: &Abilities,
-    notes: &mut Vec<String>,
-    comparisons: &mut Vec<Comparison>,
-) {
-    let threads = Workload::Threads;
-    let found = backings(threads, able, notes);
-    of_workload(threads, against, sizes, &found, comparisons);
-    let steps = core::iter::successors(Some(RAM_MIN), |bytes| Some(4 * bytes));
-    for ram_bytes in steps.take_while(|bytes| *bytes <= sizes.ram_bytes) {
-        let sizes = Sizes { ram_bytes, ..sizes };
-        comparisons.push(sizes.comparison(Workload::Startup, Backing::File, vec![Side::Ram, FARPAGE]));
-        comparisons.push(sizes.comparison(Workload::Random, Backing::File, vec![FARPAGE]));
     }
 }
 

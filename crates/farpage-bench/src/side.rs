@@ -140,7 +140,14 @@ impl Runner<'_> {
     ) -> Result<(Place, Vec<String>), String> {
         let limit = match of.backing {
             Backing::File | Backing::Memory => of.ram_bytes,
-            Backing::Compressed => of.ram_bytes + zram_bytes.unwrap_or(self.compressed_estimate(of)),
+            Backing::Compressed => {
+                of.ram_bytes
+                    + zram_bytes.unwrap_or(compressed_bytes(
+                        of.ram_bytes,
+                        of.data_bytes,
+                        self.config.incompressible,
+                    ))
+            }
         };
         let stats = self.keeper.temporary()?;
         let mut words = self.farpage_words(of, side, limit, &stats);
@@ -157,15 +164,6 @@ impl Runner<'_> {
         Ok((place, words))
     }
 
-    fn compressed_estimate(&self, of: &Comparison) -> u64 {
-        let part = if self.config.incompressible {
-            COMPRESSED_PART.1
-        } else {
-            COMPRESSED_PART.0
-        };
-        (of.data_bytes.saturating_sub(of.ram_bytes) as f64 * part) as u64
-    }
-
     /// `farpage run` up to its `--`.
     fn farpage_words(&self, of: &Comparison, side: Side, limit: u64, stats: &Path) -> Vec<String> {
         let mut words = vec![
@@ -175,6 +173,10 @@ impl Runner<'_> {
             format!("--ram={}", budget(of.workload, limit)),
         ];
         words.push(match of.backing {
+            // What has a size is allocated as a whole, and these may be as large as the disk.
+            Backing::File if of.workload == Workload::Faults => {
+                format!("--swap={}", self.config.directory.display())
+            }
             Backing::File => format!("--swap={}:{}", self.config.directory.display(), swap_bytes(of)),
             Backing::Memory => format!("--swap={MEMORY_DIRECTORY}:{}", of.data_bytes),
             // The engine takes less where this is more than it can do.
@@ -262,6 +264,17 @@ struct Told {
     emptied: Option<Result<Value, String>>,
 }
 
+/// What the data that is not in RAM makes when it is compressed.
+#[must_use]
+pub fn compressed_bytes(ram_bytes: u64, data_bytes: u64, incompressible: bool) -> u64 {
+    let part = if incompressible {
+        COMPRESSED_PART.1
+    } else {
+        COMPRESSED_PART.0
+    };
+    (data_bytes.saturating_sub(ram_bytes) as f64 * part) as u64
+}
+
 /// Of a swap file or device, on either side. farpage's file in RAM is as large as the data, and no larger: it is allocated as a
 /// whole, and giving that back takes time. The child that saves redis's data keeps the old values while the server replaces them.
 fn swap_bytes(of: &Comparison) -> u64 {
@@ -319,6 +332,8 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
     };
     if figures.is_object() {
         merge(&mut figures, counted(counters));
+        let pages = figures["pages"].as_f64();
+        merge(&mut figures, engine(&facts["farpage"], pages));
     }
     Run {
         side: 0,
@@ -345,6 +360,17 @@ fn counted(counters: &Value) -> Value {
         }
     }
     figures
+}
+
+/// What the engine took for itself: tables, states of pages, lists; in all and for each page of the data.
+fn engine(counters: &Value, pages: Option<f64>) -> Value {
+    match (counters["peak_metadata_bytes"].as_f64(), pages) {
+        (Some(bytes), Some(pages)) => json!({
+            "engine_mib": bytes / f64::from(1 << 20),
+            "engine_bytes_per_page": bytes / pages,
+        }),
+        _ => json!({}),
+    }
 }
 
 fn merge(figures: &mut Value, more: Value) {
@@ -468,6 +494,13 @@ mod tests {
         let got = counted(&json!({"swap_ra": 50, "swap_ra_hit": 40, "thp_swpout": 3, "pswpin": 1}));
         assert_eq!(got, json!({"readahead_hit_percent": 80.0, "thp_swpout": 3}));
         assert_eq!(counted(&json!({"swap_ra": 5, "swap_ra_hit": 6})), json!({}));
+    }
+
+    #[test]
+    fn what_the_engine_takes_is_told_per_page() {
+        let got = engine(&json!({"peak_metadata_bytes": 3 << 20}), Some(1024.0));
+        assert_eq!(got, json!({"engine_mib": 3.0, "engine_bytes_per_page": 3072.0}));
+        assert_eq!(engine(&Value::Null, Some(1.0)), json!({}));
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl Better {
     pub fn of(words: &str) -> Option<Self> {
         match words.rsplit_once(", ")?.1 {
             "MB/s" | "KB/s" | "per s" | "per s and CPU" | "%" => Some(Self::More),
-            "s" | "ms" | "us" | "CPU s per GB" => Some(Self::Less),
+            "s" | "ms" | "us" | "CPU s per GB" | "MiB" => Some(Self::Less),
             _ => None,
         }
     }

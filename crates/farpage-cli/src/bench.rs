@@ -16,12 +16,12 @@ Examples:
   farpage bench seq random --ram 384M        by name, 5 pairs
   farpage bench fill --against kernel-zram --json fill.json
   farpage bench readahead                    V1 and V2 under every readahead policy
-  farpage bench scale --ram 16G --pairs 1    1 to 16 threads, and RAM from 16 MiB to that with data of 4 times
+  farpage bench scale                        1 to 16 threads, and RAM of 16 MiB to 16 GiB, as far as there is room
   farpage bench --baseline V,H,O             what VMA readahead, huge pages and swapoff readahead are worth
   farpage bench --report a.json b.json c.json --markdown runs.md     three runs side by side, nothing measured
   farpage bench mixed --run-args '--readahead vma --delivery thread'
 
-Names: startup fill seq random threads stride mixed solve free usemem usemem-random
+Names: startup fill seq random threads faults stride mixed solve free usemem usemem-random
 usemem-threads usemem-read swapoff huge fit build (needs gcc) redis (needs redis-server) readahead scale.
 
 As root each program runs in a cgroup of the same hard limit on both sides, in turn; the kernel's side has a swap
@@ -46,7 +46,7 @@ pub struct BenchArgs {
     #[arg(long, value_delimiter = ',', value_parser = Against::parse)]
     pub against: Vec<Against>,
 
-    /// RAM of every side [default: 128M; 96M for the tour]
+    /// RAM of every side [default: 128M; 96M for the tour, up to 16G for scale]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub ram: Option<u64>,
 
@@ -54,7 +54,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FACTOR")]
     pub size: Option<f64>,
 
-    /// How often both sides run, in turn [default: 5; 3 for the tour]
+    /// How often both sides run, in turn [default: 5; 3 for the tour, 1 with scale]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub pairs: Option<u32>,
 

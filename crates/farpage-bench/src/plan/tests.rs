@@ -6,6 +6,10 @@ pub fn able() -> Abilities {
         swap_file: Ok(()),
         zram: Ok(()),
         memory: Ok(()),
+        room: Room {
+            ram: 1 << 50,
+            disk: 1 << 50,
+        },
         tools: vec!["redis-server"],
     }
 }
@@ -45,27 +49,10 @@ fn the_tour_is_everything_on_both_backings() {
             .all(|one| (RAM_MIN..=TOUR.0).contains(&one.ram_bytes))
     );
     assert!(
-        plan.notes[0].ends_with("by name: threads, usemem-random, usemem-threads, usemem-read, build, redis")
+        plan.notes[0]
+            .ends_with("by name: threads, faults, usemem-random, usemem-threads, usemem-read, build, redis")
     );
     assert!(plan.notes[1].starts_with("solve: left out"));
-}
-
-#[test]
-fn scale_goes_up_to_the_ram_asked_for() {
-    let mut config = config(&["scale"]);
-    config.ram_bytes = Some(300 << 20);
-    let plan = plan(&config, &able()).expect("a plan");
-    let (threads, steps): (Vec<_>, Vec<_>) = plan
-        .comparisons
-        .iter()
-        .partition(|one| one.workload == Workload::Threads);
-    assert_eq!(threads.len(), 2, "a swap file and compressed RAM");
-    let sizes: Vec<_> = steps
-        .iter()
-        .map(|one| (one.workload.name(), one.ram_bytes >> 20))
-        .collect();
-    let both = |mib| [("startup", mib), ("random", mib)];
-    assert_eq!(sizes, [both(16), both(64), both(256)].concat());
 }
 
 #[test]
@@ -104,8 +91,8 @@ fn an_ordinary_user_measures_farpage_alone_and_is_told() {
         cgroup: not_root.clone(),
         swap_file: not_root.clone(),
         zram: not_root,
-        memory: Ok(()),
         tools: Vec::new(),
+        ..able()
     };
     let mut config = config(&["seq"]);
     let alone = plan(&config, &able).expect("a plan");
