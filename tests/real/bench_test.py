@@ -79,6 +79,11 @@ def bench_smoke(context):
         stats = ran["farpage"]["facts"]["farpage"]
         check(stats["pswpout"] + stats["zswpout"] > 0, f"{name}: farpage did not swap")
         check(ran["kernel"]["facts"]["vmstat"]["pswpout"] > 0, f"{name}: the kernel did not swap: {ran['kernel']}")
+        for side, run in ran.items():
+            samples = run["facts"]["samples"]
+            if one["workload"] == "random" and not run["failure"]:
+                check(len(samples["seconds"]) > 10, f"{name}, {side}: {len(samples['seconds'])} samples")
+                check(samples["pages_out"][-1] > 0 and samples["pgmajfault"][-1] > 0, f"{name}, {side}: {samples}")
         # In so little RAM the kernel kills now and then, although its swap is not full.
         killed = "killed by the kernel" in (ran["kernel"]["failure"] or "")
         ratios = [row["ratio"] and row["ratio"]["count"] for row in one["rows"]]

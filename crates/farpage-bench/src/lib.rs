@@ -7,6 +7,7 @@
 //! | `work` | the programs that are measured |
 //! | `side` | one run on one side; what makes the sides comparable |
 //! | `program` | a program from its start to its end, and a meeting half-way |
+//! | `samples` | counters while it runs |
 //! | `emptying` | a swap area is emptied while its program waits |
 //! | `keeper` | makes swap and cgroups, and undoes them whatever happens |
 //! | `cgroup` | a memory cgroup of our own |
@@ -37,6 +38,7 @@ mod program;
 mod published;
 mod reasons;
 mod report;
+mod samples;
 mod scale;
 mod side;
 mod stored;

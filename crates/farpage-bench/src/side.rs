@@ -25,6 +25,7 @@ use crate::keeper::Keeper;
 use crate::names::{Backing, Workload};
 use crate::plan::{Comparison, Config, MEMORY_DIRECTORY, Side, Way};
 use crate::program::{Ended, Program, TIME_MAX};
+use crate::samples::{Sampler, Source};
 
 /// What farpage's budget leaves of the hard limit for what is not in it: so many bytes, and a part of the limit. The
 /// cgroup's peak was 1.5 to 1.9 MiB above budgets of 16 to 180 MiB.
@@ -173,8 +174,8 @@ impl Runner<'_> {
             format!("--ram={}", budget(of.workload, limit)),
         ];
         words.push(match of.backing {
-            // What has a size is allocated as a whole, and these may be as large as the disk.
-            Backing::File if of.workload == Workload::Faults => {
+            // What has a size is allocated as a whole: that takes time, and these may be as large as the disk.
+            Backing::File if matches!(of.workload, Workload::Startup | Workload::Faults) => {
                 format!("--swap={}", self.config.directory.display())
             }
             Backing::File => format!("--swap={}:{}", self.config.directory.display(), swap_bytes(of)),
@@ -242,6 +243,7 @@ impl Runner<'_> {
         // Should we be killed before the keeper knows of the group, the cgroup's removal ends it too.
         let mark = self.keeper.mark();
         self.keeper.group(program.id())?;
+        let sampler = self.source(of, side, program.id()).map(Sampler::start);
         let mut emptied = None;
         if meets && program.meets() {
             emptied = Some(match &place.swap {
@@ -250,11 +252,27 @@ impl Runner<'_> {
             });
             program.go_on();
         }
-        let ended = program.end(|| self.keeper.undo_to(mark))?;
+        let ended = program.end(|| self.keeper.undo_to(mark));
+        let samples = sampler.map(Sampler::end);
+        let ended = ended?;
         if self.keeper.mark() > mark {
             self.keeper.forget()?;
         }
-        Ok(Told { ended, emptied })
+        Ok(Told {
+            ended,
+            emptied,
+            samples,
+        })
+    }
+
+    /// Whose counters are looked at during the run; nobody's where nothing is swapped.
+    fn source(&self, of: &Comparison, side: Side, program: u32) -> Option<Source> {
+        match side {
+            _ if of.workload == Workload::Startup => None,
+            Side::Ram => None,
+            Side::Kernel | Side::Mapped => Some(Source::Kernel),
+            Side::Farpage(_) => Some(Source::Farpage(self.config.program.clone(), program)),
+        }
     }
 }
 
@@ -262,6 +280,7 @@ impl Runner<'_> {
 struct Told {
     ended: Ended,
     emptied: Option<Result<Value, String>>,
+    samples: Option<Value>,
 }
 
 /// What the data that is not in RAM makes when it is compressed.
@@ -311,6 +330,9 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
     });
     if let Some(peak) = place.swap.as_deref().and_then(zram_peak) {
         facts["zram_peak_bytes"] = json!(peak);
+    }
+    if let Some(samples) = told.samples {
+        facts["samples"] = samples;
     }
     if side == Side::Kernel {
         facts["vmstat"] = difference(before, &vmstat());

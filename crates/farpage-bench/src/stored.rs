@@ -144,11 +144,7 @@ impl<'a> Line<'a> {
     /// Whether a ratio of it is worse than the other side's.
     #[must_use]
     pub fn is_worse(&self, ratio: f64) -> bool {
-        match Better::of(self.text("words")) {
-            Some(Better::More) => ratio < 1.0,
-            Some(Better::Less) => ratio > 1.0,
-            None => false,
-        }
+        is_worse(self.text("words"), ratio)
     }
 
     /// Whether farpage, as it is meant to run, is behind the kernel in a run.
@@ -165,6 +161,16 @@ impl<'a> Line<'a> {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.is_missed() || self.is_behind()
+    }
+}
+
+/// Whether a ratio of a measure is worse than the other side's.
+#[must_use]
+pub fn is_worse(words: &str, ratio: f64) -> bool {
+    match Better::of(words) {
+        Some(Better::More) => ratio < 1.0,
+        Some(Better::Less) => ratio > 1.0,
+        None => false,
     }
 }
 
