@@ -159,6 +159,14 @@ fn lost(groups: &[Group<'_>]) -> String {
     let mut text = "\n## What is lost\n\n".to_owned();
     let start = text.len();
     for group in groups {
+        for (run, failure) in failures(group).filter(|(_, failure)| failure.starts_with("farpage")) {
+            let name = escape(&group.name());
+            text.push_str(&format!(
+                "- {name}: **failed** in run {}: {}.\n",
+                run + 1,
+                escape(failure)
+            ));
+        }
         let (workload, backing) = (of_first(group, "workload"), of_first(group, "backing"));
         let mut told: Vec<(Option<&Reason>, Vec<String>)> = Vec::new();
         for line in group.lines().iter().filter(|line| line.is_lost()) {
@@ -185,6 +193,17 @@ fn lost(groups: &[Group<'_>]) -> String {
         text.push_str("Nothing: no figure is worse than the kernel's, and no target missed.\n");
     }
     text
+}
+
+/// What failed, with the number of its run.
+fn failures<'a>(group: &Group<'a>) -> impl Iterator<Item = (usize, &'a str)> {
+    let each = |(run, comparison): &(usize, &'a Value)| {
+        let run = *run;
+        items(&comparison["failures"])
+            .iter()
+            .filter_map(move |failure| Some((run, failure.as_str()?)))
+    };
+    group.runs.iter().flat_map(each)
 }
 
 fn of_first<'a>(group: &Group<'a>, key: &str) -> &'a str {
@@ -305,15 +324,13 @@ fn section(group: &Group<'_>, several: bool) -> String {
             done.push(sides);
         }
     }
-    for (run, comparison) in &group.runs {
-        for failure in items(&comparison["failures"]).iter().filter_map(Value::as_str) {
-            let of = if several {
-                format!(" in run {}", run + 1)
-            } else {
-                String::new()
-            };
-            section.push_str(&format!("\n**Failed**{of}: {}\n", escape(failure)));
-        }
+    for (run, failure) in failures(group) {
+        let of = if several {
+            format!(" in run {}", run + 1)
+        } else {
+            String::new()
+        };
+        section.push_str(&format!("\n**Failed**{of}: {}\n", escape(failure)));
     }
     section
 }
@@ -404,6 +421,26 @@ mod tests {
         assert!(
             met.contains("met in 2 of 2") && met.contains("Nothing: no figure is worse"),
             "{met}"
+        );
+    }
+
+    /// Of what failed there are no figures that could be behind.
+    #[test]
+    fn what_failed_is_lost() {
+        let mut run = stored("50th, us", 0.5, None);
+        run["comparisons"][0]["failures"] =
+            json!(["kernel: killed (1 of 3 runs)", "farpage: killed (3 of 3 runs)"]);
+        run["comparisons"][0]["rows"] = json!([]);
+        let told = report(&[run]);
+        assert!(
+            told.contains(
+                "- random, swap file, 64 MiB: **failed** in run 1: farpage: killed (3 of 3 runs).\n"
+            ),
+            "{told}"
+        );
+        assert!(
+            !told.contains("**failed** in run 1: kernel") && told.contains("**Failed**: kernel: killed"),
+            "{told}"
         );
     }
 

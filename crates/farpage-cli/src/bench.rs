@@ -239,6 +239,21 @@ mod tests {
     }
 
     #[test]
+    fn stored_reports_are_written_again_and_nothing_is_measured() {
+        let several = args(&["--report", "a.json", "b.json", "--markdown", "runs.md"]).expect("parses");
+        assert_eq!(several.report, [PathBuf::from("a.json"), PathBuf::from("b.json")]);
+        assert!(args(&["seq", "--report", "a.json", "--markdown", "runs.md"]).is_err());
+        assert!(args(&["--report", "--markdown", "runs.md"]).is_err());
+        let nowhere = bench(args(&["--report", "a.json"]).expect("parses"));
+        assert!(
+            nowhere
+                .expect_err("refused")
+                .text
+                .contains("--markdown or --html")
+        );
+    }
+
+    #[test]
     fn what_there_is_not_is_refused() {
         assert!(args(&["--pairs", "0"]).is_err());
         assert_eq!(
