@@ -23,8 +23,9 @@ use crate::cgroup;
 use crate::emptying;
 use crate::keeper::Keeper;
 use crate::names::{Backing, Workload};
-use crate::plan::{Comparison, Config, MEMORY_DIRECTORY, Side, USEMEM_PROCESSES, Way};
+use crate::plan::{Comparison, Config, MEMORY_DIRECTORY, Side, Way};
 use crate::program::{Ended, Program, TIME_MAX};
+use crate::samples::{Sampler, Source};
 
 /// What farpage's budget leaves of the hard limit for what is not in it: so many bytes, and a part of the limit. The
 /// cgroup's peak was 1.5 to 1.9 MiB above budgets of 16 to 180 MiB.
@@ -140,7 +141,14 @@ impl Runner<'_> {
     ) -> Result<(Place, Vec<String>), String> {
         let limit = match of.backing {
             Backing::File | Backing::Memory => of.ram_bytes,
-            Backing::Compressed => of.ram_bytes + zram_bytes.unwrap_or(self.compressed_estimate(of)),
+            Backing::Compressed => {
+                of.ram_bytes
+                    + zram_bytes.unwrap_or(compressed_bytes(
+                        of.ram_bytes,
+                        of.data_bytes,
+                        self.config.incompressible,
+                    ))
+            }
         };
         let stats = self.keeper.temporary()?;
         let mut words = self.farpage_words(of, side, limit, &stats);
@@ -157,15 +165,6 @@ impl Runner<'_> {
         Ok((place, words))
     }
 
-    fn compressed_estimate(&self, of: &Comparison) -> u64 {
-        let part = if self.config.incompressible {
-            COMPRESSED_PART.1
-        } else {
-            COMPRESSED_PART.0
-        };
-        (of.data_bytes.saturating_sub(of.ram_bytes) as f64 * part) as u64
-    }
-
     /// `farpage run` up to its `--`.
     fn farpage_words(&self, of: &Comparison, side: Side, limit: u64, stats: &Path) -> Vec<String> {
         let mut words = vec![
@@ -175,6 +174,10 @@ impl Runner<'_> {
             format!("--ram={}", budget(of.workload, limit)),
         ];
         words.push(match of.backing {
+            // What has a size is allocated as a whole: that takes time, and these may be as large as the disk.
+            Backing::File if matches!(of.workload, Workload::Startup | Workload::Faults) => {
+                format!("--swap={}", self.config.directory.display())
+            }
             Backing::File => format!("--swap={}:{}", self.config.directory.display(), swap_bytes(of)),
             Backing::Memory => format!("--swap={MEMORY_DIRECTORY}:{}", of.data_bytes),
             // The engine takes less where this is more than it can do.
@@ -212,16 +215,10 @@ impl Runner<'_> {
         if side == Side::Mapped {
             words.push("--mapped".to_owned());
         }
-        match of.workload {
-            Workload::Usemem => {
-                words.push("--".to_owned());
-                words.extend(of.usemem_words());
-            }
-            Workload::Startup => {
-                words.push("--".to_owned());
-                words.extend(started.iter().cloned());
-            }
-            _ => {}
+        let startup = (of.workload == Workload::Startup).then(|| started.to_vec());
+        if let Some(further) = of.usemem_words().or(startup) {
+            words.push("--".to_owned());
+            words.extend(further);
         }
         words
     }
@@ -246,6 +243,7 @@ impl Runner<'_> {
         // Should we be killed before the keeper knows of the group, the cgroup's removal ends it too.
         let mark = self.keeper.mark();
         self.keeper.group(program.id())?;
+        let sampler = self.source(of, side, program.id()).map(Sampler::start);
         let mut emptied = None;
         if meets && program.meets() {
             emptied = Some(match &place.swap {
@@ -254,11 +252,27 @@ impl Runner<'_> {
             });
             program.go_on();
         }
-        let ended = program.end(|| self.keeper.undo_to(mark))?;
+        let ended = program.end(|| self.keeper.undo_to(mark));
+        let samples = sampler.map(Sampler::end);
+        let ended = ended?;
         if self.keeper.mark() > mark {
             self.keeper.forget()?;
         }
-        Ok(Told { ended, emptied })
+        Ok(Told {
+            ended,
+            emptied,
+            samples,
+        })
+    }
+
+    /// Whose counters are looked at during the run; nobody's where nothing is swapped.
+    fn source(&self, of: &Comparison, side: Side, program: u32) -> Option<Source> {
+        match side {
+            _ if of.workload == Workload::Startup => None,
+            Side::Ram => None,
+            Side::Kernel | Side::Mapped => Some(Source::Kernel),
+            Side::Farpage(_) => Some(Source::Farpage(self.config.program.clone(), program)),
+        }
     }
 }
 
@@ -266,6 +280,18 @@ impl Runner<'_> {
 struct Told {
     ended: Ended,
     emptied: Option<Result<Value, String>>,
+    samples: Option<Value>,
+}
+
+/// What the data that is not in RAM makes when it is compressed.
+#[must_use]
+pub fn compressed_bytes(ram_bytes: u64, data_bytes: u64, incompressible: bool) -> u64 {
+    let part = if incompressible {
+        COMPRESSED_PART.1
+    } else {
+        COMPRESSED_PART.0
+    };
+    (data_bytes.saturating_sub(ram_bytes) as f64 * part) as u64
 }
 
 /// Of a swap file or device, on either side. farpage's file in RAM is as large as the data, and no larger: it is allocated as a
@@ -288,8 +314,7 @@ fn tmpfs_bytes(of: &Comparison) -> u64 {
 fn budget(workload: Workload, limit: u64) -> u64 {
     let (part, others) = match workload {
         Workload::Build | Workload::Redis => (RESERVE_PART_OTHERS, 0),
-        Workload::Usemem => (RESERVE_PART, USEMEM_PROCESSES - 1),
-        _ => (RESERVE_PART, 0),
+        _ => (RESERVE_PART, workload.processes() - 1),
     };
     limit - limit / part - RESERVE_BYTES - others * RESERVE_PROCESS_BYTES
 }
@@ -305,6 +330,9 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
     });
     if let Some(peak) = place.swap.as_deref().and_then(zram_peak) {
         facts["zram_peak_bytes"] = json!(peak);
+    }
+    if let Some(samples) = told.samples {
+        facts["samples"] = samples;
     }
     if side == Side::Kernel {
         facts["vmstat"] = difference(before, &vmstat());
@@ -326,6 +354,8 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
     };
     if figures.is_object() {
         merge(&mut figures, counted(counters));
+        let pages = figures["pages"].as_f64();
+        merge(&mut figures, engine(&facts["farpage"], pages));
     }
     Run {
         side: 0,
@@ -352,6 +382,17 @@ fn counted(counters: &Value) -> Value {
         }
     }
     figures
+}
+
+/// What the engine took for itself: tables, states of pages, lists; in all and for each page of the data.
+fn engine(counters: &Value, pages: Option<f64>) -> Value {
+    match (counters["peak_metadata_bytes"].as_f64(), pages) {
+        (Some(bytes), Some(pages)) => json!({
+            "engine_mib": bytes / f64::from(1 << 20),
+            "engine_bytes_per_page": bytes / pages,
+        }),
+        _ => json!({}),
+    }
 }
 
 fn merge(figures: &mut Value, more: Value) {
@@ -475,6 +516,13 @@ mod tests {
         let got = counted(&json!({"swap_ra": 50, "swap_ra_hit": 40, "thp_swpout": 3, "pswpin": 1}));
         assert_eq!(got, json!({"readahead_hit_percent": 80.0, "thp_swpout": 3}));
         assert_eq!(counted(&json!({"swap_ra": 5, "swap_ra_hit": 6})), json!({}));
+    }
+
+    #[test]
+    fn what_the_engine_takes_is_told_per_page() {
+        let got = engine(&json!({"peak_metadata_bytes": 3 << 20}), Some(1024.0));
+        assert_eq!(got, json!({"engine_mib": 3.0, "engine_bytes_per_page": 3072.0}));
+        assert_eq!(engine(&Value::Null, Some(1.0)), json!({}));
     }
 
     #[test]

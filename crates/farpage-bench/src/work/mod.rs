@@ -7,7 +7,7 @@
 //! | `latency` | time of single accesses |
 //! | `passes` | `fill`, `seq`, `free`: from front to back |
 //! | `stride` | forward, column by column, backward |
-//! | `random` | `random`, and `mixed` with a sequential writer beside |
+//! | `random` | `random`, `threads`, `faults`, and `mixed` with a sequential writer beside |
 //! | `solve`, `lu` | a dense system of equations |
 //! | `usemem` | the test program of the kernel's swap developers |
 //! | `swapoff` | data that is swapped out while its area is emptied |
@@ -86,9 +86,12 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
         Workload::Stride => stride::stride(args),
         Workload::Random => random::random(args),
         Workload::Threads => random::threads(args),
+        Workload::Faults => random::faults(args),
         Workload::Mixed => random::mixed(args),
         Workload::Solve => solve::solve(args),
-        Workload::Usemem => usemem::usemem(args),
+        Workload::Usemem | Workload::UsememRandom | Workload::UsememThreads | Workload::UsememRead => {
+            usemem::usemem(args)
+        }
         Workload::Swapoff => swapoff::swapoff(args),
         Workload::Huge => huge::huge(args),
         Workload::Startup => startup::startup(args),
@@ -253,6 +256,7 @@ mod tests {
             Workload::Stride,
             Workload::Random,
             Workload::Threads,
+            Workload::Faults,
             Workload::Mixed,
             Workload::Solve,
             Workload::Huge,
