@@ -25,6 +25,15 @@ def readahead(context):
         check(hits <= ahead, f"{policy}: {hits} hits of {ahead} pages read ahead")
         check((ahead > 0) == (largest > 0), f"{policy}: {ahead} pages read ahead")
         check(max(windows, default=0) <= largest, f"{policy}: windows {windows}")
+        # One mapping has nearly all of it.
+        regions = got.stats["readahead_regions"]
+        check(sum(region["swap_ra"] for region in regions) <= ahead, f"{policy}: {regions} of {ahead}")
+        check(bool(regions) == (ahead > 0), f"{policy}: {regions}")
+        for region in regions[:1]:
+            check(region["swap_ra"] > 0.9 * ahead, f"{policy}: {region} of {ahead}")
+            share = region["swap_ra_hit"] / region["swap_ra"]
+            check(abs(share - hits / ahead) < 0.1, f"{policy}: {region}, {hits} hits of {ahead}")
+            check(region["size_bytes"] >= mib << 20, f"{policy}: {region}")
         # `fill` reads half of its pages in order, the rest in runs of 16 pages.
         check(largest == 0 or hits > ahead / 3, f"{policy}: {hits} hits of {ahead} pages read ahead")
 

@@ -95,7 +95,12 @@ pub fn measures(workload: Workload, backing: Backing) -> Vec<Measure> {
             shown("all.p90_us", "latency 90th, us"),
             shown("all.p95_us", "latency 95th, us"),
             shown("all.p99_us", "latency 99th, us"),
-            aimed("readahead_hit_percent", "readahead hits, %", AtLeast("P6", 99.0)),
+            shown("readahead_hit_percent", "readahead hits, all, %"),
+            aimed(
+                "sequential_hit_percent",
+                "readahead hits, writer, %",
+                AtLeast("P6", 99.0),
+            ),
         ],
         Workload::Solve => vec![
             aimed("seconds", "time, s", RamRatioAtMost("P10", 1.5)),
@@ -220,8 +225,8 @@ pub const fn published(workload: Workload, backing: Backing) -> Option<&'static 
         Workload::Mixed => Some(
             "published (V1; 72 threads, 32 GB, NVMe; before -> after VMA readahead): throughput 345413 -> 414029 KB/s \
              (+19.9 %), latency mean 97.14 -> 61.06 us, 50th and 60th 2 -> 1, 70th 98 -> 2, 80th 160 -> 2, 90th 260 -> \
-             217, 95th 346 -> 369, 99th 1340 -> 1090 us, readahead hits 52.69 -> 99.98 % \
-             (P6 means the sequential stream's hits; the figure above is of all three together)",
+             217, 95th 346 -> 369, 99th 1340 -> 1090 us, readahead hits 52.69 -> 99.98 %, of \
+             all streams",
         ),
         Workload::Solve => Some(
             "published (V2; Linpack; before -> after VMA readahead): 393.49 -> 329.88 s (-16.2 %), readahead hits \

@@ -18,6 +18,7 @@ use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{Device, DeviceState, SHUT_LEAVING};
 use farpage_core::fifo::Fifo;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
+use farpage_core::readahead::regions::RegionHits;
 use farpage_core::slots::{self, Parts, Punch, Slots};
 use farpage_core::stats::{Counter, Histogram, Source};
 use farpage_core::swap_table::{self, SwapTable};
@@ -159,6 +160,7 @@ pub struct Header {
     pub slot_cache_floor: AtomicU64,
     pub workingset: Workingset,
     pub hits: Hits,
+    pub region_hits: RegionHits,
     pub windows: WindowCounts,
     pub area: [Area; MAX_AREAS],
     pub counters: [AtomicU64; Counter::COUNT],

@@ -237,7 +237,9 @@ pub fn mixed(args: &WorkArgs) -> Result<Value, String> {
         let others: Vec<_> = others.into_iter().filter_map(|one| one.join().ok()).collect();
         (one, others)
     });
-    Ok(tell_mixed(args, &one, &others))
+    let mut figures = tell_mixed(args, &one, &others);
+    figures["sequential_address"] = json!(sequential.0.as_ptr() as usize);
+    Ok(figures)
 }
 
 fn tell_mixed(args: &WorkArgs, one: &Done, others: &[Done]) -> Value {

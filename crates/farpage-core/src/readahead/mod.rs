@@ -16,11 +16,13 @@
 //! page that was fetched before it was touched (or is being fetched), or was evicted a moment ago and is
 //! still in the swap cache. Pages that are mapped ahead of the touch cause neither; so that a stream is
 //! noticed before it runs dry, a window may name a **marker**, a page to fetch but leave unmapped: touching
-//! it is a hit that starts the next window ahead. How many pages were of use is counted in [`hits`].
+//! it is a hit that starts the next window ahead. How many pages were of use is counted in [`hits`],
+//! and by region in [`regions`].
 
 pub mod adaptive;
 pub mod cluster;
 pub mod hits;
+pub mod regions;
 mod size;
 pub mod vma;
 
