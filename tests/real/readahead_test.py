@@ -38,6 +38,22 @@ def readahead(context):
         check(largest == 0 or hits > ahead / 3, f"{policy}: {hits} hits of {ahead} pages read ahead")
 
 
+@test("page-cluster", per_delivery=True)
+def page_cluster(context):
+    """--page-cluster N: no window of the kernel's policies is greater than 2^N pages, and a stream's come to be that great."""
+    for policy, orders in (("cluster", (0, 1, 4)), ("vma", (0, 2, 5))):
+        for order in orders:
+            extra = ["--readahead", policy, "--page-cluster", order]
+            got = context.budget_run(24, [program("fill"), 64, 1], timeout_s=300, extra=extra)
+            check(got.code == 0, f"{extra}: {failures(got)}")
+            windows = {2**i: count for i, count in enumerate(got.stats["readahead_windows"]) if count}
+            check(max(windows, default=1) == 1 << order, f"{extra}: windows {windows}")
+            check((got.stats["swap_ra"] > 0) == (order > 0), f"{extra}: {got.stats['swap_ra']} pages read ahead")
+    for words in (["--page-cluster", 3], ["--readahead", "vma", "--page-cluster", 6]):
+        got = context.plain([FARPAGE, "run", "--ram", "64M", *words, "--", "true"])
+        check(got.code == 125 and len(got.err_lines()) == 1 and "--page-cluster" in got.err, f"{words}: {got.code}: {got.err}")
+
+
 for _policy in ("none", "cluster", "vma"):
     _run = stress((32, 4, 2, 0), 6, ["--readahead", _policy])
     REGISTRY.append(Test(f"stress-readahead-{_policy}", _run, ("quick", "soak"), True))

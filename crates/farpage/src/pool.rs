@@ -153,6 +153,8 @@ pub struct Header {
     pub start_ns: AtomicU64,
     /// Index of the readahead policy in `Policy::ALL`.
     pub readahead: AtomicU32,
+    /// log2 of the greatest window of the policies `cluster` and `vma`.
+    pub page_cluster: AtomicU32,
     /// Index of the setting in `Huge::ALL`, and of how huge pages come back in `SwapIn::ALL`.
     pub huge: AtomicU32,
     pub huge_swapin: AtomicU32,

@@ -7,9 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::range_map::Range;
 use farpage_core::readahead::regions::RegionId;
-use farpage_core::readahead::{
-    Cluster, Fault, Memory, PAGE_CLUSTER_DEFAULT, Policy, Slot, Streams, WINDOW_MAX, Window,
-};
+use farpage_core::readahead::{Cluster, Fault, Memory, Policy, Slot, Streams, WINDOW_MAX, Window};
 
 use crate::mm::{CHUNK_PAGES, Mm};
 use crate::pool::MANAGED_PAGES;
@@ -55,11 +53,11 @@ impl Readahead {
         }
     }
 
-    fn memory(&self) -> Memory<'_> {
+    fn memory(&self, mm: &Mm) -> Memory<'_> {
         Memory {
             cluster: &self.cluster,
             streams: &self.streams,
-            page_cluster: PAGE_CLUSTER_DEFAULT,
+            page_cluster: mm.header().page_cluster.load(Ordering::Relaxed),
         }
     }
 
@@ -117,7 +115,7 @@ pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
             first: 0,
             end: mm.header().area[usize::from(area)].blocks.load(Ordering::Relaxed),
         });
-    let window = policy.miss(&describe(mm, touch, place), &own.memory());
+    let window = policy.miss(&describe(mm, touch, place), &own.memory(mm));
     mm.header().windows.add(window.len);
     window
 }
@@ -128,7 +126,7 @@ pub fn hit(mm: &Mm, touch: Touch, marked: bool) -> Option<Window> {
     if policy == Policy::None || mm.who.is_alone(sys::now_ns) {
         return None;
     }
-    let window = policy.hit(&describe(mm, touch, None), &mm.readahead.memory(), marked)?;
+    let window = policy.hit(&describe(mm, touch, None), &mm.readahead.memory(mm), marked)?;
     mm.header().windows.add(window.len);
     Some(window)
 }

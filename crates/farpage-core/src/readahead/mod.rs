@@ -42,6 +42,8 @@ pub use vma::{RaWord, vma_range};
 pub const WINDOW_MAX: u32 = 1024;
 /// log2 of the kernel's greatest windows, unless set otherwise (`vm.page-cluster`).
 pub const PAGE_CLUSTER_DEFAULT: u32 = 3;
+/// The greatest that makes a difference: a window of [`WINDOW_MAX`] pages.
+pub const PAGE_CLUSTER_MAX: u32 = WINDOW_MAX.ilog2();
 
 /// What decides on readahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -144,6 +146,16 @@ pub struct Memory<'a> {
 }
 
 impl Policy {
+    /// The greatest `page_cluster` that makes a difference; None where there is no such setting.
+    #[must_use]
+    pub const fn page_cluster_max(self) -> Option<u32> {
+        match self {
+            Self::Cluster => Some(PAGE_CLUSTER_MAX),
+            Self::Vma => Some(vma::ORDER_MAX),
+            Self::None | Self::Adaptive => None,
+        }
+    }
+
     /// Every policy.
     pub const ALL: [Self; 4] = [Self::None, Self::Cluster, Self::Vma, Self::Adaptive];
 
