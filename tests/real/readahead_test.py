@@ -38,6 +38,18 @@ def readahead(context):
         check(largest == 0 or hits > ahead / 3, f"{policy}: {hits} hits of {ahead} pages read ahead")
 
 
+@test("pace", per_delivery=True)
+def pace(context):
+    """What reads take is measured while a program faults at random, and a disk is not called rotating for what it says of itself."""
+    work = [FARPAGE, "bench-work", "random", "--bytes", "96M", "--ram", "24M", "--seconds", "1"]
+    got = context.budget_run(32, work, timeout_s=120, extra=["--swap", f"{context.directory}:512M"])
+    check(got.code == 0, failures(got))
+    [area] = got.stats["areas"]
+    check(0 < area["read_own_ns"] <= area["read_median_ns"], f"{area}")
+    check(4 <= area["prefetch_depth"] <= 64 and area["read_seek_ns"] > 0, f"{area}")
+    check(not area["dear_seeks"] or area["read_seek_ns"] >= 2_000_000, f"{area}")
+
+
 @test("page-cluster", per_delivery=True)
 def page_cluster(context):
     """--page-cluster N: no window of the kernel's policies is greater than 2^N pages, and a stream's come to be that great."""

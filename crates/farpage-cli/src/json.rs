@@ -111,6 +111,11 @@ fn areas(snapshot: &Snapshot) -> Value {
             "used_bytes": area.used_bytes,
             "priority": area.priority,
             "closed": area.closed,
+            "read_own_ns": area.read_ns[0],
+            "read_median_ns": area.read_ns[1],
+            "read_seek_ns": area.read_ns[2],
+            "prefetch_depth": area.depth,
+            "dear_seeks": area.has_dear_seeks,
         })
     };
     snapshot.areas.iter().map(area).collect()

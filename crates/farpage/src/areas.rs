@@ -265,13 +265,8 @@ fn traits_of_disk(file: &File) -> u64 {
             .find_map(|queue| fs::read_to_string(format!("{disk}/{queue}/{name}")).ok())
             .is_some_and(|text| text.trim() != "0")
     };
-    // A hypervisor's disk says that it rotates whatever lies beneath.
-    let real = fs::canonicalize(&disk).unwrap_or_default();
-    let is_virtual = ["/virtio", "/vbd-", "/virtual/"]
-        .iter()
-        .any(|bus| real.to_string_lossy().contains(bus));
     let mut traits = 0;
-    if ask("rotational") && !is_virtual {
+    if ask("rotational") {
         traits |= trait_of::ROTATES;
     }
     if is_disk && ask("discard_max_bytes") {

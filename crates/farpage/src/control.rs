@@ -336,6 +336,7 @@ impl Server {
 
     /// Carries the request on by a step.
     pub fn tick(&mut self) {
+        tier_files::note_seeks(&self.pool);
         let now = sys::now_ns();
         let control = &self.pool.header().control;
         let gone = self.client_is_gone(now);

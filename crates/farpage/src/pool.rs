@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, O
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{Device, DeviceState, SHUT_LEAVING};
 use farpage_core::fifo::Fifo;
+use farpage_core::pace::Pace;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
 use farpage_core::readahead::regions::RegionHits;
 use farpage_core::slots::{self, Parts, Punch, Slots};
@@ -68,7 +69,7 @@ pub use layout::{Geometry, Layout};
 
 /// What is to be known of a swap area.
 pub mod trait_of {
-    /// Seeks are dear.
+    /// The kernel says that seeks are dear, which is to be seen (`Pace::has_dear_seeks`).
     pub const ROTATES: u64 = 1;
     /// A file of ours that takes space as it is written: holes give it back.
     pub const PUNCHES: u64 = 2;
@@ -92,6 +93,8 @@ pub struct Area {
     pub flags: AtomicI32,
     /// Bits of [`trait_of`].
     pub traits: AtomicU64,
+    /// What its reads take.
+    pub pace: Pace,
     /// File or block device path, NUL-padded, for people to read.
     pub name: [AtomicU8; 120],
 }

@@ -24,6 +24,12 @@ pub struct AreaUse {
     pub priority: i32,
     /// Being emptied, or about to join: no page goes there now.
     pub closed: bool,
+    /// Of short reads that faults wait for, in nanoseconds: the device's own time, the median, and that after seeks. 0: none yet.
+    pub read_ns: [u64; 3],
+    /// How many reads a prefetch thread has in flight beside such faults.
+    pub depth: u32,
+    /// The kernel says that the disk rotates, and reads have shown it.
+    pub has_dear_seeks: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -162,6 +168,7 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
             used_bytes: header.zpool_pages().max(0) as u64 * PAGE_SIZE as u64,
             priority: 0,
             closed: false,
+            ..AreaUse::default()
         });
     }
     let there = |(_, area): &(usize, &Area)| area.blocks.load(Ordering::Relaxed) > 0;
@@ -173,6 +180,9 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
             used_bytes: area.used.load(Ordering::Relaxed).max(0) as u64 * PAGE_SIZE as u64,
             priority: pool.device_states()[i].now(&pool.devices()[i]).priority,
             closed: area.open.load(Ordering::Relaxed) == 0,
+            read_ns: area.pace.times_ns(),
+            depth: area.pace.depth_beside(),
+            has_dear_seeks: pool.device_states()[i].now(&pool.devices()[i]).rotates,
         });
     }
     uses
