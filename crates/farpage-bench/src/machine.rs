@@ -109,7 +109,8 @@ fn disk(directory: &Path) -> String {
         .into_owned();
     let model = read(&whole.join("device/model")).unwrap_or_default();
     let rotational = match read(&whole.join("queue/rotational")).as_deref() {
-        Some("1") => "calls itself rotating",
+        // Beside any such swap area the kernel reads ahead in the order of the device.
+        Some("1") => "calls itself rotating: without VMA readahead in the kernel",
         Some(_) => "not rotating",
         None => "no queue",
     };

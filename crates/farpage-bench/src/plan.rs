@@ -520,13 +520,21 @@ fn of_baseline(
     comparisons
 }
 
-/// V1 and V2 under every policy, on a swap file: in compressed RAM nothing is read ahead from a device.
+/// V1 and V2 under every policy, on a swap file: in compressed RAM nothing is read ahead from a device. Then what random touches pay
+/// for readahead that is of no use to them.
 fn of_readahead(against: &[Against], sizes: Sizes, comparisons: &mut Vec<Comparison>) {
     for workload in [Workload::Mixed, Workload::Solve] {
         let kernel = against.contains(&Against::KernelFile).then_some(Side::Kernel);
         let ours = POLICIES.map(|policy| Side::Farpage(Way::Readahead(policy)));
         let sides = kernel.into_iter().chain(ours).collect();
         comparisons.push(sizes.comparison(workload, Backing::File, sides));
+    }
+    for backing in [Backing::File, Backing::Compressed] {
+        let sides = ["adaptive", "none"].map(|policy| Side::Farpage(Way::Readahead(policy)));
+        comparisons.push(Comparison {
+            gain: Some(System::Readahead),
+            ..sizes.comparison(Workload::Random, backing, sides.into())
+        });
     }
 }
 

@@ -58,7 +58,7 @@ pub const PUBLISHED: [Published; 8] = [
                 "1.90",
             ),
         ],
-        further: "P6 means the sequential stream's hits; farpage's figure is of all streams together",
+        further: "published hits are of all streams together, as this row; P6 means the sequential stream's, a row of its own",
     },
     Published {
         id: "V2",

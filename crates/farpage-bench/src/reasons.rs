@@ -83,9 +83,8 @@ const REASONS: &[Reason] = &[
     ),
     reason(
         ["mixed", ""],
-        &["readahead_hit_percent"],
-        "the figure is of all streams together, the target of the sequential one; and pages read ahead are at times stored again before \
-         their touch",
+        &["sequential_hit_percent"],
+        "pages read ahead are at times stored again before their touch",
         "how long a page read ahead stays in the swap cache",
     ),
     reason(

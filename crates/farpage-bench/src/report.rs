@@ -86,7 +86,7 @@ impl Result {
             let against = other.map(|other| sides[other]);
             let target = measure
                 .target
-                .filter(|_| sides[side].is_aimed() && self.comparison.gain.is_none())
+                .filter(|_| sides[side].is_aimed())
                 .and_then(|target| target.judge(against, ratio.map(|ratio| ratio.median), ours.median));
             Some(Row {
                 measure,

@@ -356,6 +356,10 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
         merge(&mut figures, counted(counters));
         let pages = figures["pages"].as_f64();
         merge(&mut figures, engine(&facts["farpage"], pages));
+        let of_writer = hit_percent(region_of(counters, &figures["sequential_address"]));
+        if let Some(percent) = of_writer {
+            figures["sequential_hit_percent"] = json!(percent);
+        }
     }
     Run {
         side: 0,
@@ -369,12 +373,8 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
 /// Figures that the counters of a run tell.
 fn counted(counters: &Value) -> Value {
     let mut figures = json!({});
-    // On a device as fast as RAM the kernel reads nothing ahead and counts a few hits all the same.
-    if let (Some(ahead), Some(hits)) = (counters["swap_ra"].as_f64(), counters["swap_ra_hit"].as_f64())
-        && ahead > 0.0
-        && hits <= ahead
-    {
-        figures["readahead_hit_percent"] = json!(hits * 100.0 / ahead);
+    if let Some(percent) = hit_percent(counters) {
+        figures["readahead_hit_percent"] = json!(percent);
     }
     for name in ["thp_swpout", "thp_swpout_fallback", "thp_swpin"] {
         if !counters[name].is_null() {
@@ -393,6 +393,25 @@ fn engine(counters: &Value, pages: Option<f64>) -> Value {
         }),
         _ => json!({}),
     }
+}
+
+/// Of pages read ahead, how many were touched. On a device as fast as RAM the kernel reads nothing ahead and counts a few hits
+/// all the same.
+fn hit_percent(counters: &Value) -> Option<f64> {
+    let (ahead, hits) = (counters["swap_ra"].as_f64()?, counters["swap_ra_hit"].as_f64()?);
+    (ahead > 0.0 && hits <= ahead).then(|| hits * 100.0 / ahead)
+}
+
+/// farpage's counters of the mapping that holds an address; null where there are none.
+fn region_of<'a>(counters: &'a Value, address: &Value) -> &'a Value {
+    let holds = |region: &&Value| {
+        let (start, size) = (region["address"].as_u64()?, region["size_bytes"].as_u64()?);
+        Some((start..start + size).contains(&address.as_u64()?))
+    };
+    let mut regions = counters["readahead_regions"].as_array().into_iter().flatten();
+    regions
+        .find(|region| holds(region) == Some(true))
+        .unwrap_or(&Value::Null)
 }
 
 fn merge(figures: &mut Value, more: Value) {
@@ -523,6 +542,21 @@ mod tests {
         let got = engine(&json!({"peak_metadata_bytes": 3 << 20}), Some(1024.0));
         assert_eq!(got, json!({"engine_mib": 3.0, "engine_bytes_per_page": 3072.0}));
         assert_eq!(engine(&Value::Null, Some(1.0)), json!({}));
+    }
+
+    #[test]
+    fn the_writers_hits_are_those_of_its_mapping() {
+        let region = |address: u64, hits: u64| json!({"address": address, "size_bytes": 4096, "swap_ra": 8, "swap_ra_hit": hits});
+        let counters =
+            json!({"swap_ra": 16, "swap_ra_hit": 8, "readahead_regions": [region(4096, 0), region(8192, 6)]});
+        let percent = |address: Value| hit_percent(region_of(&counters, &address));
+        assert_eq!(percent(json!(8192)), Some(75.0));
+        assert_eq!(percent(json!(8191)), Some(0.0));
+        assert_eq!((percent(json!(12288)), percent(Value::Null)), (None, None));
+        assert_eq!(
+            hit_percent(region_of(&json!({"swap_ra": 16}), &json!(8192))),
+            None
+        );
     }
 
     #[test]

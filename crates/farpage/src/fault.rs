@@ -233,7 +233,7 @@ fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
     let header = mm.header();
     header.count(Counter::PgfaultCached, 1);
     if seen.readahead() {
-        header.hits.touched(mm.frames.is_sample(seen.frame()));
+        readahead::count_touch(mm, page, mm.frames.is_sample(seen.frame()));
     } else {
         header.count(Counter::WorkingsetRefaultAnon, 1);
         // Young: reclaim spares it once.

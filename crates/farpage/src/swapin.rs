@@ -278,9 +278,7 @@ impl<'a> Batch<'a> {
             }
             left &= !(mask(count as u64) << place);
         }
-        let header = mm.header();
-        header.hits.add_mapped(mapped, sampled);
-        header.hits.add_marked(marked);
+        readahead::count_ahead(mm, self.pages[0], (mapped, sampled), marked);
     }
 
     /// How many places from `place` on are set without a gap and hold pages that follow each other.

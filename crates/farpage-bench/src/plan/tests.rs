@@ -139,6 +139,13 @@ fn readahead_has_a_row_for_each_policy() {
         ]
     );
     assert_eq!(plan.comparisons[1].workload, Workload::Solve);
+    let none = Side::Farpage(Way::Readahead("none"));
+    let random: Vec<_> = plan.comparisons[2..]
+        .iter()
+        .map(|one| (one.workload, one.backing, one.sides[1]))
+        .collect();
+    let on = |backing| (Workload::Random, backing, none);
+    assert_eq!(random, [on(Backing::File), on(Backing::Compressed)]);
 }
 
 #[test]

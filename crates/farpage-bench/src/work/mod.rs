@@ -127,6 +127,33 @@ impl Memory {
             .map_err(|error| format!("cannot map {length} bytes: {error}"))
     }
 
+    /// One for each of `sizes`, in bytes, none beside another: mappings that touch are one VMA of the kernel's and one region of
+    /// farpage's, and both tell streams apart by those. What would touch an earlier one keeps that place taken until all are made.
+    fn map_apart(args: &WorkArgs, sizes: &[u64]) -> Result<Vec<Self>, String> {
+        let (mut kept, mut between) = (Vec::<Self>::new(), Vec::new());
+        // Each has two ends, so no more than twice as many can touch one.
+        for _ in 0..3 * sizes.len() {
+            let Some(&bytes) = sizes.get(kept.len()) else {
+                break;
+            };
+            let memory = Self::map(args, bytes)?;
+            if kept.iter().any(|other| other.touches(&memory)) {
+                between.push(memory);
+            } else {
+                kept.push(memory);
+            }
+        }
+        if kept.len() < sizes.len() {
+            return Err("mappings lie side by side wherever they are put".to_owned());
+        }
+        Ok(kept)
+    }
+
+    fn touches(&self, other: &Self) -> bool {
+        let (one, two) = (self.0.as_ptr_range(), other.0.as_ptr_range());
+        one.end == two.start || two.end == one.start
+    }
+
     fn pages(&self) -> usize {
         self.0.len() / PAGE_SIZE
     }
@@ -245,6 +272,31 @@ mod tests {
             })
             .is_err()
         );
+    }
+
+    /// The three mappings of `mixed` were one VMA, and the kernel's readahead and our `vma` policy saw one region with three
+    /// streams in it. Sizes that no other test maps, so none of those fills a gap.
+    #[test]
+    fn mappings_are_kept_apart() {
+        let sizes = [13 << 20, 7 << 20, 7 << 20];
+        let all = Memory::map_apart(&args(Workload::Mixed), &sizes).expect("maps");
+        assert_eq!(all.len(), 3);
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let mapping_of = |memory: &Memory| {
+            let at = memory.0.as_ptr() as u64;
+            let holds = |line: &&str| {
+                let ends = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+                ends.is_some_and(|(from, to)| {
+                    let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).expect("hex"));
+                    (from..to).contains(&at)
+                })
+            };
+            maps.lines().find(holds).expect("a line of its own")
+        };
+        let mut lines: Vec<_> = all.iter().map(mapping_of).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        assert_eq!(lines.len(), 3, "{lines:?}");
     }
 
     #[test]

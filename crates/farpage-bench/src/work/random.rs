@@ -242,16 +242,17 @@ fn rewrite(part: &mut [u8], content: &Content, seconds: f64, mut done: Done) -> 
     done
 }
 
-/// `mixed`: system V's table V1 with threads in place of processes, each with a mapping of its own.
+/// `mixed`: system V's table V1 with threads in place of processes, each with a mapping of its own that touches no other.
 pub fn mixed(args: &WorkArgs) -> Result<Value, String> {
     let content = &Content::new(args.incompressible);
     let sequential_bytes = args.bytes / SEQUENTIAL_PARTS.1 * SEQUENTIAL_PARTS.0;
     let each_bytes = (args.bytes - sequential_bytes) / BESIDE as u64;
-    let mut sequential = Memory::map(args, sequential_bytes)?;
-    let mut beside = Vec::new();
-    for _ in 0..BESIDE {
-        beside.push(Memory::map(args, each_bytes)?);
-    }
+    let mut sizes = [each_bytes; 1 + BESIDE];
+    sizes[0] = sequential_bytes;
+    let mut all = Memory::map_apart(args, &sizes)?;
+    let [sequential, beside @ ..] = &mut all[..] else {
+        return Err("no mapping for the sequential writer".to_owned());
+    };
     let filled = &Barrier::new(1 + BESIDE);
     let (one, others) = thread::scope(|scope| {
         let others: Vec<_> = beside
@@ -276,7 +277,9 @@ pub fn mixed(args: &WorkArgs) -> Result<Value, String> {
         let others: Vec<_> = others.into_iter().filter_map(|one| one.join().ok()).collect();
         (one, others)
     });
-    Ok(tell_mixed(args, &one, &others))
+    let mut figures = tell_mixed(args, &one, &others);
+    figures["sequential_address"] = json!(sequential.0.as_ptr() as usize);
+    Ok(figures)
 }
 
 fn tell_mixed(args: &WorkArgs, one: &Done, others: &[Done]) -> Value {
