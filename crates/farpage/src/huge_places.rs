@@ -338,7 +338,9 @@ pub fn is_huge(mm: &Mm, chunk: u64) -> bool {
     is_huge_at(mm, address(chunk))
 }
 
-fn is_huge_at(mm: &Mm, addr: u64) -> bool {
+/// Whether the 2 MiB at `addr`, of a chunk or a place, are one huge page.
+#[must_use]
+pub fn is_huge_at(mm: &Mm, addr: u64) -> bool {
     scan(mm, addr, HUGE, 0) == Some((addr, addr + HUGE_LEN))
 }
 

@@ -188,7 +188,7 @@ fn evict_oldest(mm: &Mm, block: u64) -> u64 {
         if mm.chunk(base).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
             continue;
         }
-        match huge_out::evict(mm, base) {
+        match huge_out::evict(mm, base, |chunk| huge_out::leaves_together(mm, chunk)) {
             Turn::Moved(count) => {
                 mm.frames.give_free(block);
                 return count;
@@ -225,7 +225,7 @@ fn evict_swept(mm: &Mm, block: u64) -> u64 {
             looked += skip;
             continue;
         }
-        match huge_out::evict(mm, page) {
+        match huge_out::evict(mm, page, |_| false) {
             Turn::Moved(count) => {
                 mm.frames.give_free(block);
                 return count;
