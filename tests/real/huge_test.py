@@ -51,6 +51,20 @@ def huge_touched(context):
     check(counted["thp_swpin"] == 0, f"came back whole: {counted['thp_swpin']}")
 
 
+@test("huge-split-early", ("soak",), per_delivery=True)
+def huge_split_early(context):
+    counted = huge_run(context, FILE_ONLY, ["--huge", "always", "--huge-swapout", "split-early", "--huge-swapin", "touched"], False)
+    check(counted["thp_swpout"] == 0, f"left whole: {counted['thp_swpout']}")
+
+
+@test("huge-split-late", ("soak",), per_delivery=True)
+def huge_split_late(context):
+    counted = huge_run(context, FILE_ONLY, ["--huge", "always", "--huge-swapout", "split-late", "--huge-swapin", "touched"], False)
+    if kernel_gives():
+        check(counted["thp_swpout"] > 50, f"hardly any took a cluster: {counted}")
+    check(counted["thp_swpin"] == 0, f"came back whole: {counted['thp_swpin']}")
+
+
 @test("huge-madvise", ("quick", "soak"))
 def huge_madvise(context):
     """What no program asks for stays small; a budget that is too small for huge pages has none."""

@@ -17,13 +17,14 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
+use farpage_core::units::PAGE_SIZE;
 use serde_json::{Value, json};
 
 use crate::cgroup;
 use crate::emptying;
 use crate::keeper::Keeper;
 use crate::names::{Backing, Workload};
-use crate::plan::{Comparison, Config, MEMORY_DIRECTORY, Side, USEMEM_PROCESSES, Way};
+use crate::plan::{Comparison, Config, HUGE_WAYS, MEMORY_DIRECTORY, Side, USEMEM_PROCESSES, Way};
 use crate::program::{Ended, Program, TIME_MAX};
 
 /// What farpage's budget leaves of the hard limit for what is not in it: so many bytes, and a part of the limit. The
@@ -49,6 +50,12 @@ const VMSTAT: [&str; 7] = [
     "pgmajfault",
     "thp_swpout",
     "thp_swpout_fallback",
+];
+/// Of farpage's statistics: figures, and the counters that they are of, per GB out.
+const PER_GB: [(&str, &str); 3] = [
+    ("uffd_move_per_gb", "uffd_move"),
+    ("tlb_flush_call_per_gb", "tlb_flush_call"),
+    ("slot_lock_per_gb", "slot_lock"),
 ];
 /// Huge pages that the kernel brought in whole: /proc/vmstat has no line for them.
 const HUGE_SWPIN: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/swpin";
@@ -185,7 +192,14 @@ impl Runner<'_> {
         }
         match side {
             Side::Farpage(Way::Readahead(policy)) => words.push(format!("--readahead={policy}")),
-            Side::Farpage(Way::Huge(setting)) => words.push(format!("--huge={setting}")),
+            Side::Farpage(Way::Huge(way)) => {
+                let options = HUGE_WAYS.iter().find(|(name, _)| *name == way);
+                words.extend(
+                    options
+                        .iter()
+                        .flat_map(|(_, options)| options.iter().map(|word| (*word).to_owned())),
+                );
+            }
             _ => {}
         }
         words.extend(self.config.run_args.iter().cloned());
@@ -351,7 +365,22 @@ fn counted(counters: &Value) -> Value {
             figures[name] = counters[name].clone();
         }
     }
+    let out_gb = gb_out(counters);
+    for (name, counter) in PER_GB {
+        if let Some(count) = counters[counter].as_f64().filter(|_| out_gb > 0.0) {
+            figures[name] = json!(count / out_gb);
+        }
+    }
     figures
+}
+
+/// What went out, in GB.
+fn gb_out(counters: &Value) -> f64 {
+    let pages = |name: &str| counters[name].as_f64().unwrap_or(0.0);
+    let written_back = pages("zswpwb");
+    let all =
+        pages("pswpout") - written_back + pages("zswpout") + pages("swpout_zero") + pages("swpout_unchanged");
+    all * PAGE_SIZE as f64 / 1e9
 }
 
 fn merge(figures: &mut Value, more: Value) {
@@ -475,6 +504,10 @@ mod tests {
         let got = counted(&json!({"swap_ra": 50, "swap_ra_hit": 40, "thp_swpout": 3, "pswpin": 1}));
         assert_eq!(got, json!({"readahead_hit_percent": 80.0, "thp_swpout": 3}));
         assert_eq!(counted(&json!({"swap_ra": 5, "swap_ra_hit": 6})), json!({}));
+        // 250,000 pages are 1.024 GB.
+        let got =
+            counted(&json!({"pswpout": 200_000, "zswpout": 60_000, "zswpwb": 10_000, "uffd_move": 2048}));
+        assert_eq!(got, json!({"uffd_move_per_gb": 2000.0}));
     }
 
     #[test]

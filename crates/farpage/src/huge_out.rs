@@ -14,7 +14,7 @@
 use core::sync::atomic::Ordering;
 
 use farpage_core::cluster::ORDERS;
-use farpage_core::huge::{self, HUGE_PAGES};
+use farpage_core::huge::{self, HUGE_PAGES, SwapOut};
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PIN_MAX, PageState};
 use farpage_core::slots::Request;
@@ -50,7 +50,7 @@ pub enum Turn {
 
 /// Moves the chunk of window `base` out, if it is a huge page, or small pages that leave `together`: they share a cluster then.
 pub fn evict(mm: &Mm, base: u64, together: impl FnOnce(u64) -> bool) -> Turn {
-    if !mm.places.is_on() {
+    if !mm.places.is_on() || swapout(mm) == SwapOut::SplitEarly {
         return Turn::Small;
     }
     let chunk = base / CHUNK_PAGES * CHUNK_PAGES;
@@ -76,6 +76,12 @@ pub fn evict(mm: &Mm, base: u64, together: impl FnOnce(u64) -> bool) -> Turn {
     mm.header()
         .count(Counter::ThpSwpoutFallback, u64::from(huge && split));
     turn
+}
+
+/// How huge pages are to leave.
+fn swapout(mm: &Mm) -> SwapOut {
+    let setting = mm.header().huge_swapout.load(Ordering::Relaxed) as usize;
+    SwapOut::ALL.get(setting).copied().unwrap_or_default()
 }
 
 /// Whether all windows of the chunk leave now, by the time of their loading: one of them has, and no others come before the rest.
@@ -241,7 +247,11 @@ fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
         }
     }
     drop(context);
-    raw.each_run(|i, count| {
+    let most = match swapout(mm) {
+        SwapOut::SplitLate => 1,
+        SwapOut::Whole | SwapOut::SplitEarly => CHUNK_PAGES,
+    };
+    raw.each_run(most, |i, count| {
         let frames = mm.frames.address(first + i);
         if !tiers::write_row(mm, frames, count, slot + i as u32) {
             (i..i + count).for_each(|i| unused.add(i));
@@ -253,14 +263,12 @@ fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
             store::hand_over(mm, base + i, first + i, slot + i as u32, Backing::Device { crc });
         }
     });
-    unused.each_run(|i, count| {
+    unused.each_run(BLOCK, |i, count| {
         let mut slots = [0u32; BLOCK as usize];
-        for from in (i..i + count).step_by(slots.len()) {
-            let len = (i + count - from).min(BLOCK) as usize;
-            let places = slots[..len].iter_mut().zip(slot + from as u32..);
-            places.for_each(|(to, slot)| *to = slot);
-            puts::release_now(mm, &slots[..len]);
-        }
+        let len = count.min(BLOCK) as usize;
+        let places = slots[..len].iter_mut().zip(slot + i as u32..);
+        places.for_each(|(to, slot)| *to = slot);
+        puts::release_now(mm, &slots[..len]);
     });
 }
 
@@ -277,11 +285,13 @@ impl Places {
         self.0[(i / 64) as usize] >> (i % 64) & 1 == 1
     }
 
-    /// Calls `f` with the first place and the length of each run.
-    fn each_run(&self, mut f: impl FnMut(u64, u64)) {
+    /// Calls `f` with the first place and the length of each run, in pieces of `most` places.
+    fn each_run(&self, most: u64, mut f: impl FnMut(u64, u64)) {
         let mut at = 0;
         while at < CHUNK_PAGES {
-            let len = (at..CHUNK_PAGES).take_while(|i| self.has(*i)).count() as u64;
+            let len = (at..CHUNK_PAGES.min(at + most))
+                .take_while(|i| self.has(*i))
+                .count() as u64;
             if len > 0 {
                 f(at, len);
             }
@@ -305,7 +315,7 @@ fn release(mm: &Mm, place: u64) -> u64 {
         mm.frames.push(FIRST_PLACE + place);
         return 0;
     }
-    drop_frames(mm.frames.address(first), HUGE_LEN);
+    drop_frames(mm, mm.frames.address(first), HUGE_LEN);
     kill_point!("huge-out-dropped");
     let held = mm.places.get(place).held.load(Ordering::Relaxed);
     mm.entry().frames.fetch_sub(held as i64, Ordering::Relaxed);

@@ -152,9 +152,10 @@ pub struct Header {
     pub start_ns: AtomicU64,
     /// Index of the readahead policy in `Policy::ALL`.
     pub readahead: AtomicU32,
-    /// Index of the setting in `Huge::ALL`, and of how huge pages come back in `SwapIn::ALL`.
+    /// Index of the setting in `Huge::ALL`, of how huge pages come back in `SwapIn::ALL`, and leave in `SwapOut::ALL`.
     pub huge: AtomicU32,
     pub huge_swapin: AtomicU32,
+    pub huge_swapout: AtomicU32,
     /// Slot caches are used while so many slots are free; 0: never.
     pub slot_cache_floor: AtomicU64,
     pub workingset: Workingset,
