@@ -105,6 +105,39 @@ static void parts(void)
 	}
 }
 
+/* Pages that are there of the 2 MiB at `p`. */
+static size_t there(char *p)
+{
+	unsigned char seen[HUGE / PAGE];
+	size_t found = 0;
+	CHECK_OK("mincore", mincore(p, HUGE, seen));
+	for (size_t i = 0; i < NELEM(seen); i++)
+		found += seen[i] & 1;
+	return found;
+}
+
+/* A page that is locked keeps itself in RAM, and not the 511 others. */
+static void locked(void)
+{
+	char *p = walked(LEN, 9);
+	for (size_t at = 0; at < LEN; at += HUGE)
+		CHECK_OK("mlock", mlock(p + at + 77 * PAGE, PAGE));
+	chill();
+	chill();
+	size_t left = 0;
+	for (size_t at = 0; at < LEN; at += HUGE)
+		left += there(p + at);
+	say("pages left there beside locked ones: %zu of %zu", left, LEN / PAGE);
+	if (expected())
+		CHECK("others leave", left < LEN / PAGE / 8);
+	for (size_t at = 0; at < LEN; at += HUGE) {
+		CHECK("a locked one stays", expected() == 0 || there(p + at) > 0);
+		CHECK_OK("munlock", munlock(p + at + 77 * PAGE, PAGE));
+	}
+	CHECK_FILL("locked and not", p, LEN, 9);
+	munmap(p, LEN);
+}
+
 static char *shared;
 
 static void child(void *arg)
@@ -190,7 +223,7 @@ int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"cycle", cycle}, {"parts", parts},	  {"forked", forked},
-		{"sparse", sparse}, {"declined", declined}, {"random_order", random_order},
+		{"locked", locked}, {"sparse", sparse}, {"declined", declined}, {"random_order", random_order},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -55,6 +55,7 @@ def own_errors(context):
         ["--delivery", "pigeon"],
         ["--huge", "sometimes"],
         ["--huge-swapin", "later"],
+        ["--huge-swapout", "torn"],
         ["--readahead", "psychic"],
     ):
         refused(context, words)

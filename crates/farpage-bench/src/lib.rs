@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod cgroup;
+mod counters;
 mod disk;
 mod emptying;
 mod figures;

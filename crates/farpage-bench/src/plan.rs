@@ -39,6 +39,28 @@ const FIT_FACTOR: f64 = 0.75;
 const PUSHED_FACTOR_MIN: f64 = 2.0;
 /// farpage has no huge pages in less.
 const HUGE_RAM_MIN: u64 = 72 << 20;
+/// How huge pages are swapped, the first as by itself, and the options for it: whole; split before they leave; given their place and
+/// cluster whole, then written in small pages; none. What was split comes back in small pages, as in Linux.
+pub const HUGE_WAYS: [(&str, &[&str]); 4] = [
+    ("always", &["--huge=always"]),
+    (
+        "split-late",
+        &[
+            "--huge=always",
+            "--huge-swapout=split-late",
+            "--huge-swapin=touched",
+        ],
+    ),
+    (
+        "split-early",
+        &[
+            "--huge=always",
+            "--huge-swapout=split-early",
+            "--huge-swapin=touched",
+        ],
+    ),
+    ("never", &["--huge=never"]),
+];
 /// Where farpage's file in RAM is.
 pub const MEMORY_DIRECTORY: &str = "/dev/shm";
 
@@ -97,7 +119,7 @@ pub enum Way {
         order: &'static str,
         window: &'static str,
     },
-    /// With this setting of `--huge`.
+    /// With this one of [`HUGE_WAYS`].
     Huge(&'static str),
 }
 
@@ -118,7 +140,11 @@ impl Side {
     /// Whether the targets are about it: not where it does as the kernel does, or without what is measured.
     #[must_use]
     pub fn is_aimed(self) -> bool {
-        !matches!(self, Self::Farpage(Way::Emptied { .. } | Way::Huge("never")))
+        match self {
+            Self::Farpage(Way::Emptied { .. }) => false,
+            Self::Farpage(Way::Huge(way)) => way == HUGE_WAYS[0].0,
+            _ => true,
+        }
     }
 
     #[must_use]
@@ -478,7 +504,7 @@ fn ways(workload: Workload, backing: Backing, tour: bool) -> Vec<Way> {
     }];
     match (workload, backing) {
         _ if tour => {}
-        (Workload::Huge, _) => ways.push(Way::Huge("never")),
+        (Workload::Huge, _) => ways.extend(HUGE_WAYS[1..].iter().map(|(name, _)| Way::Huge(name))),
         (Workload::Swapoff, Backing::File) => {
             ways.extend(ORDERS.map(|(order, window)| Way::Emptied { order, window }));
         }

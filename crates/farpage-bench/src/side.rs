@@ -20,10 +20,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::cgroup;
+use crate::counters;
 use crate::emptying;
 use crate::keeper::Keeper;
 use crate::names::{Backing, Workload};
-use crate::plan::{Comparison, Config, MEMORY_DIRECTORY, Side, Way};
+use crate::plan::{Comparison, Config, HUGE_WAYS, MEMORY_DIRECTORY, Side, Way};
 use crate::program::{Ended, Program, TIME_MAX};
 use crate::samples::{Sampler, Source};
 
@@ -42,17 +43,6 @@ const COMPRESSED_PART: (f64, f64) = (0.44, 1.05);
 const LINES: usize = 3;
 const SWAP_SLACK: u64 = 64 << 20;
 const TMPFS_LISTS_PART: u64 = 256;
-const VMSTAT: [&str; 7] = [
-    "pswpin",
-    "pswpout",
-    "swap_ra",
-    "swap_ra_hit",
-    "pgmajfault",
-    "thp_swpout",
-    "thp_swpout_fallback",
-];
-/// Huge pages that the kernel brought in whole: /proc/vmstat has no line for them.
-const HUGE_SWPIN: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/swpin";
 
 /// What one run gave.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +86,7 @@ impl Runner<'_> {
     pub fn run(&mut self, of: &Comparison, side: Side, zram_bytes: Option<u64>) -> Result<Run, String> {
         let mark = self.keeper.mark();
         let ran = self.prepare(of, side, zram_bytes).and_then(|(place, words)| {
-            let before = vmstat();
+            let before = counters::vmstat();
             let told = self.execute(of, side, &words, &place)?;
             Ok(gather(&words, &place, &before, told, side))
         });
@@ -188,7 +178,14 @@ impl Runner<'_> {
         }
         match side {
             Side::Farpage(Way::Readahead(policy)) => words.push(format!("--readahead={policy}")),
-            Side::Farpage(Way::Huge(setting)) => words.push(format!("--huge={setting}")),
+            Side::Farpage(Way::Huge(way)) => {
+                let options = HUGE_WAYS.iter().find(|(name, _)| *name == way);
+                words.extend(
+                    options
+                        .iter()
+                        .flat_map(|(_, options)| options.iter().map(|word| (*word).to_owned())),
+                );
+            }
             _ => {}
         }
         words.extend(self.config.run_args.iter().cloned());
@@ -335,7 +332,7 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
         facts["samples"] = samples;
     }
     if side == Side::Kernel {
-        facts["vmstat"] = difference(before, &vmstat());
+        facts["vmstat"] = counters::difference(before, &counters::vmstat());
     }
     if let Some(stats) = &place.stats {
         let text = fs::read_to_string(stats).unwrap_or_default();
@@ -347,16 +344,16 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
         Some(Err(why)) => failure = failure.or(Some(format!("not emptied: {why}"))),
         _ => {}
     }
-    let counters = if side == Side::Kernel {
+    let of_side = if side == Side::Kernel {
         &facts["vmstat"]
     } else {
         &facts["farpage"]
     };
     if figures.is_object() {
-        merge(&mut figures, counted(counters));
+        merge(&mut figures, counters::figures(of_side));
         let pages = figures["pages"].as_f64();
-        merge(&mut figures, engine(&facts["farpage"], pages));
-        let of_writer = hit_percent(region_of(counters, &figures["sequential_address"]));
+        merge(&mut figures, counters::engine(&facts["farpage"], pages));
+        let of_writer = counters::hit_percent(counters::region_of(of_side, &figures["sequential_address"]));
         if let Some(percent) = of_writer {
             figures["sequential_hit_percent"] = json!(percent);
         }
@@ -368,50 +365,6 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
         failure,
         facts,
     }
-}
-
-/// Figures that the counters of a run tell.
-fn counted(counters: &Value) -> Value {
-    let mut figures = json!({});
-    if let Some(percent) = hit_percent(counters) {
-        figures["readahead_hit_percent"] = json!(percent);
-    }
-    for name in ["thp_swpout", "thp_swpout_fallback", "thp_swpin"] {
-        if !counters[name].is_null() {
-            figures[name] = counters[name].clone();
-        }
-    }
-    figures
-}
-
-/// What the engine took for itself: tables, states of pages, lists; in all and for each page of the data.
-fn engine(counters: &Value, pages: Option<f64>) -> Value {
-    match (counters["peak_metadata_bytes"].as_f64(), pages) {
-        (Some(bytes), Some(pages)) => json!({
-            "engine_mib": bytes / f64::from(1 << 20),
-            "engine_bytes_per_page": bytes / pages,
-        }),
-        _ => json!({}),
-    }
-}
-
-/// Of pages read ahead, how many were touched. On a device as fast as RAM the kernel reads nothing ahead and counts a few hits
-/// all the same.
-fn hit_percent(counters: &Value) -> Option<f64> {
-    let (ahead, hits) = (counters["swap_ra"].as_f64()?, counters["swap_ra_hit"].as_f64()?);
-    (ahead > 0.0 && hits <= ahead).then(|| hits * 100.0 / ahead)
-}
-
-/// farpage's counters of the mapping that holds an address; null where there are none.
-fn region_of<'a>(counters: &'a Value, address: &Value) -> &'a Value {
-    let holds = |region: &&Value| {
-        let (start, size) = (region["address"].as_u64()?, region["size_bytes"].as_u64()?);
-        Some((start..start + size).contains(&address.as_u64()?))
-    };
-    let mut regions = counters["readahead_regions"].as_array().into_iter().flatten();
-    regions
-        .find(|region| holds(region) == Some(true))
-        .unwrap_or(&Value::Null)
 }
 
 fn merge(figures: &mut Value, more: Value) {
@@ -459,35 +412,6 @@ fn outcome(ended: &Ended, oom_kills: u64) -> (Value, Option<String>) {
     }
 }
 
-/// The kernel's counters of swap, of the whole machine.
-fn vmstat() -> Value {
-    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let mut counters = json!({});
-    for line in text.lines() {
-        if let Some((name, number)) = line.split_once(' ')
-            && VMSTAT.contains(&name)
-        {
-            counters[name] = json!(number.parse::<u64>().unwrap_or(0));
-        }
-    }
-    let whole = fs::read_to_string(HUGE_SWPIN).unwrap_or_default();
-    if let Ok(number) = whole.trim().parse::<u64>() {
-        counters["thp_swpin"] = json!(number);
-    }
-    counters
-}
-
-fn difference(before: &Value, after: &Value) -> Value {
-    let mut counters = json!({});
-    for (name, value) in after.as_object().into_iter().flatten() {
-        let (Some(then), Some(now)) = (before[name].as_u64(), value.as_u64()) else {
-            continue;
-        };
-        counters[name] = json!(now.saturating_sub(then));
-    }
-    counters
-}
-
 /// The most memory that a zram device held, in bytes: the fifth number of its mm_stat.
 fn zram_peak(device: &Path) -> Option<u64> {
     let name = device.file_name()?;
@@ -522,41 +446,6 @@ mod tests {
         let killed = outcome(&ended(9, "", ""), 1).1;
         assert_eq!(killed.as_deref(), Some("killed by the kernel, out of memory"));
         assert!(outcome(&ended(0, "hello", ""), 0).1.is_some());
-    }
-
-    #[test]
-    fn counters_are_of_the_run() {
-        let got = difference(&json!({"a": 5, "b": 7}), &json!({"a": 9, "b": 7, "c": 1}));
-        assert_eq!(got, json!({"a": 4, "b": 0}));
-    }
-
-    #[test]
-    fn figures_of_counters() {
-        let got = counted(&json!({"swap_ra": 50, "swap_ra_hit": 40, "thp_swpout": 3, "pswpin": 1}));
-        assert_eq!(got, json!({"readahead_hit_percent": 80.0, "thp_swpout": 3}));
-        assert_eq!(counted(&json!({"swap_ra": 5, "swap_ra_hit": 6})), json!({}));
-    }
-
-    #[test]
-    fn what_the_engine_takes_is_told_per_page() {
-        let got = engine(&json!({"peak_metadata_bytes": 3 << 20}), Some(1024.0));
-        assert_eq!(got, json!({"engine_mib": 3.0, "engine_bytes_per_page": 3072.0}));
-        assert_eq!(engine(&Value::Null, Some(1.0)), json!({}));
-    }
-
-    #[test]
-    fn the_writers_hits_are_those_of_its_mapping() {
-        let region = |address: u64, hits: u64| json!({"address": address, "size_bytes": 4096, "swap_ra": 8, "swap_ra_hit": hits});
-        let counters =
-            json!({"swap_ra": 16, "swap_ra_hit": 8, "readahead_regions": [region(4096, 0), region(8192, 6)]});
-        let percent = |address: Value| hit_percent(region_of(&counters, &address));
-        assert_eq!(percent(json!(8192)), Some(75.0));
-        assert_eq!(percent(json!(8191)), Some(0.0));
-        assert_eq!((percent(json!(12288)), percent(Value::Null)), (None, None));
-        assert_eq!(
-            hit_percent(region_of(&json!({"swap_ra": 16}), &json!(8192))),
-            None
-        );
     }
 
     #[test]

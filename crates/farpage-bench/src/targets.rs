@@ -210,6 +210,9 @@ fn huge(backing: Backing) -> Vec<Measure> {
         shown("thp_swpout", "thp_swpout"),
         shown("thp_swpout_fallback", "thp_swpout_fallback"),
         shown("thp_swpin", "thp_swpin"),
+        shown("uffd_move_per_gb", "MOVE calls / GB out"),
+        shown("tlb_flush_call_per_gb", "other flushes / GB out"),
+        shown("slot_lock_per_gb", "cluster locks / GB out"),
     ]
 }
 

@@ -10,7 +10,7 @@ use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farpage::supervisor::AreaSpec;
 use farpage::swapoff::{self, Order};
-use farpage_core::huge::{Huge, SwapIn};
+use farpage_core::huge::{Huge, SwapIn, SwapOut};
 use farpage_core::readahead::{PAGE_CLUSTER_DEFAULT, Policy};
 use farpage_core::slot_cache::SlotPolicy;
 use farpage_core::units::parse_size;
@@ -143,6 +143,10 @@ pub struct RunArgs {
     /// How what is kept in huge pages comes back from swap
     #[arg(long, value_enum, env = "FARPAGE_HUGE_SWAPIN", default_value_t = HugeSwapinArg::Whole)]
     pub huge_swapin: HugeSwapinArg,
+
+    /// How what is kept in huge pages leaves
+    #[arg(long, value_enum, env = "FARPAGE_HUGE_SWAPOUT", default_value_t = HugeSwapoutArg::Whole)]
+    pub huge_swapout: HugeSwapoutArg,
 
     /// What is read ahead when a page is swapped in
     #[arg(long, value_enum, env = "FARPAGE_READAHEAD", default_value_t = Readahead::Adaptive)]
@@ -340,6 +344,27 @@ pub enum HugeSwapinArg {
     Touched,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HugeSwapoutArg {
+    /// As a whole
+    Whole,
+    /// Split before anything else: in small pages
+    SplitEarly,
+    /// Moved out and given its slots as a whole, then written in small pages
+    SplitLate,
+}
+
+impl HugeSwapoutArg {
+    #[must_use]
+    pub fn setting(self) -> SwapOut {
+        match self {
+            Self::Whole => SwapOut::Whole,
+            Self::SplitEarly => SwapOut::SplitEarly,
+            Self::SplitLate => SwapOut::SplitLate,
+        }
+    }
+}
+
 impl HugeSwapinArg {
     #[must_use]
     pub fn setting(self) -> SwapIn {
@@ -503,6 +528,9 @@ mod tests {
         assert_eq!(args.readahead.policy(), Policy::Vma);
         let args = run_args(&["--huge-swapin", "touched", "--", "true"]).expect("parses");
         assert_eq!(args.huge_swapin.setting(), SwapIn::Touched);
+        assert_eq!(args.huge_swapout.setting(), SwapOut::Whole);
+        let args = run_args(&["--huge-swapout", "split-late", "--", "true"]).expect("parses");
+        assert_eq!(args.huge_swapout.setting(), SwapOut::SplitLate);
         assert_eq!(args.huge.setting(), Huge::Never);
         assert_eq!(args.readahead.policy(), Policy::default());
         assert_eq!(args.slots.policy(), SlotPolicy::default());

@@ -61,6 +61,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         page_cluster,
         huge: args.huge.setting(),
         huge_swapin: args.huge_swapin.setting(),
+        huge_swapout: args.huge_swapout.setting(),
         slots: args.slots.policy(),
         command: args.command.clone(),
         preload: preload::LIBRARY,

@@ -49,6 +49,18 @@ pub enum SwapIn {
     Touched,
 }
 
+/// How a huge page leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SwapOut {
+    /// As a whole: one place, one cluster, one write.
+    #[default]
+    Whole,
+    /// Split first: it leaves as any 512 small pages do.
+    SplitEarly,
+    /// It takes its place and its cluster whole, and is written in small pages.
+    SplitLate,
+}
+
 /// What the program said about a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
@@ -73,6 +85,11 @@ impl Huge {
             Self::Always => advice != Advice::Small,
         }
     }
+}
+
+impl SwapOut {
+    /// All, by the number that stands for them in the pool.
+    pub const ALL: [Self; 3] = [Self::Whole, Self::SplitEarly, Self::SplitLate];
 }
 
 impl SwapIn {

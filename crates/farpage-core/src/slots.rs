@@ -8,7 +8,8 @@
 //! 1. where this CPU allocated last, from the place after;
 //! 2. on each device, by priority and in turn among equals:
 //!    a free cluster if those in use are dense; a `Nonfull` one of the order; a free one; a `Frag` one of the
-//!    order; for single slots at last those of other orders.
+//!    order; for single slots at last those of other orders. Single slots take a free one last of all while few are left and
+//!    whole ones were asked for.
 //!
 //! Clusters of single slots are listed by the class of their longest free run too, and steps 1 and 2 are for runs
 //! of the whole length wanted. Only if there is none on the device are shorter ones taken, from the clusters with
@@ -290,7 +291,8 @@ impl<'a, P: Punch> Slots<'a, P> {
         if request.order == ORDERS - 1 && state.whole.load(Ordering::Relaxed) == 0 {
             state.whole.store(1, Ordering::Relaxed);
         }
-        let dense = state.dense() && (request.order > 0 || !state.spares_clusters(device.clusters()));
+        let dense = state.dense();
+        let spares = request.order == 0 && state.spares_clusters(device.clusters());
         let free = || {
             self.take_list((List::Discard, 0), device, request, 1)
                 .or_else(|| self.take_list((List::Free, 0), device, request, 1))
@@ -305,17 +307,19 @@ impl<'a, P: Punch> Slots<'a, P> {
             let mut classes = classes.clone();
             classes.find_map(|class| self.take_list((list, class), device, request, least))
         };
-        dense
-            .then(free)
-            .flatten()
+        let first = || (dense && !spares).then(free).flatten();
+        let then = || (!dense && !spares).then(free).flatten();
+        let short = || {
+            (request.order == 0)
+                .then(|| self.take_short(device, request))
+                .flatten()
+        };
+        first()
             .or_else(|| whole(List::Nonfull))
-            .or_else(|| (!dense).then(free).flatten())
+            .or_else(then)
             .or_else(|| whole(List::Frag))
-            .or_else(|| {
-                (request.order == 0)
-                    .then(|| self.take_short(device, request))
-                    .flatten()
-            })
+            .or_else(short)
+            .or_else(|| spares.then(free).flatten())
     }
 
     /// A run shorter than wanted: the longest, to the class, that the device has; then from clusters of larger orders.

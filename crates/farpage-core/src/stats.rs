@@ -81,6 +81,8 @@ counters! {
     SlotCacheMissed "slot_cache_missed" "Slot caches found held by somebody else.",
     SwpoutUnchanged "swpout_unchanged" "Pages that left without being written: the slot they came from still had them.",
     ReadWatched "read_watched" "Reads from swap areas that a fault waited for without sleeping.",
+    UffdMove "uffd_move" "UFFDIO_MOVE calls; each flushes the TLBs of the program's CPUs, for each stretch of present pages.",
+    TlbFlushCall "tlb_flush_call" "Other calls of reclaim's after which those TLBs are flushed: memory given back, moved, mapped anew, write-protected.",
 }
 
 /// Where a fault found its page; there is one histogram for each.

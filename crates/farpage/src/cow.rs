@@ -202,6 +202,7 @@ fn protect_pages(mm: &Mm, window: u64) {
 
 /// Write-protects pages, or lifts that.
 fn protect(mm: &Mm, page: u64, pages: u64, protect: bool) -> Result<(), Errno> {
+    mm.header().count(Counter::TlbFlushCall, 1);
     loop {
         match mm.uffd().write_protect(address(page), pages * PAGE, protect) {
             Err(Errno(libc::EAGAIN)) => {}

@@ -5,6 +5,8 @@
 //! page `i` gets slot `i` of it; 7. what compresses well goes to the zpool, the rest is written, all of it with one call where
 //! nothing is compressed; 8. hand over page by page as for blocks (`store`); 9. the memory goes back.
 //!
+//! Small pages that are a whole chunk and leave together go the same way, for the cluster's sake.
+//!
 //! Whatever does not go whole (pinned, shared by fork, no place, no free cluster) goes the way of small pages.
 //!
 //! Runs with the gate held shared and signals blocked.
@@ -12,7 +14,7 @@
 use core::sync::atomic::Ordering;
 
 use farpage_core::cluster::ORDERS;
-use farpage_core::huge::{self, HUGE_PAGES};
+use farpage_core::huge::{self, HUGE_PAGES, SwapOut};
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PIN_MAX, PageState};
 use farpage_core::slots::Request;
@@ -21,12 +23,15 @@ use farpage_core::swap_table::Backing;
 
 use crate::compress;
 use crate::cow;
-use crate::huge_places::{HUGE_LEN, carry, first_frame, is_huge, lock_all, set_locked, unlock_same};
+use crate::huge_places::{
+    HUGE_LEN, carry, first_frame, is_huge, is_huge_at, lock_all, set_locked, unlock_same,
+};
 use crate::kept;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
 use crate::puts;
 use crate::reclaim::{BLOCK, FIRST_PLACE};
 use crate::reclaim_calls::drop_frames;
+use crate::residency;
 use crate::slot_batch;
 use crate::store::{self, Occupied};
 use crate::sys;
@@ -43,32 +48,46 @@ pub enum Turn {
     Small,
 }
 
-/// Moves the chunk of window `base` out, if it is a huge page.
-pub fn evict(mm: &Mm, base: u64) -> Turn {
-    if !mm.places.is_on() {
+/// Moves the chunk of window `base` out, if it is a huge page, or small pages that leave `together`: they share a cluster then.
+pub fn evict(mm: &Mm, base: u64, together: impl FnOnce(u64) -> bool) -> Turn {
+    if !mm.places.is_on() || swapout(mm) == SwapOut::SplitEarly {
         return Turn::Small;
     }
     let chunk = base / CHUNK_PAGES * CHUNK_PAGES;
     let resident = mm.chunk(chunk).load(Ordering::Relaxed) & RESIDENT_MASK;
     let whole = i64::from(resident) == HUGE_PAGES && !cow::any_protected(mm, chunk);
-    if !whole || !is_huge(mm, chunk) {
-        if resident >= huge::USED_AS_ONE {
-            give_credit(mm, chunk);
-        }
+    let huge = whole && is_huge(mm, chunk);
+    if !huge && resident >= huge::USED_AS_ONE {
+        give_credit(mm, chunk);
+    }
+    let as_one = huge || (whole && together(chunk));
+    if !as_one {
         return Turn::Small;
     }
-    let turn = look(mm, chunk);
-    if turn != Turn::Small {
-        return turn;
-    }
-    let moved = mm
-        .places
-        .take()
-        .map_or(Turn::Small, |place| move_out(mm, chunk, place));
-    if moved == Turn::Small {
-        mm.header().count(Counter::ThpSwpoutFallback, 1);
-    }
-    moved
+    let turn = look(mm, chunk).unwrap_or_else(|| {
+        let place = mm.places.take();
+        place.map_or(Turn::Small, |place| move_out(mm, chunk, place))
+    });
+    let split = match turn {
+        Turn::Moved(moved) => moved < CHUNK_PAGES,
+        Turn::Small => true,
+        Turn::Spared => false,
+    };
+    mm.header()
+        .count(Counter::ThpSwpoutFallback, u64::from(huge && split));
+    turn
+}
+
+/// How huge pages are to leave.
+fn swapout(mm: &Mm) -> SwapOut {
+    let setting = mm.header().huge_swapout.load(Ordering::Relaxed) as usize;
+    SwapOut::ALL.get(setting).copied().unwrap_or_default()
+}
+
+/// Whether all windows of the chunk leave now, by the time of their loading: one of them has, and no others come before the rest.
+pub fn leaves_together(mm: &Mm, chunk: u64) -> bool {
+    let windows = chunk / BLOCK..(chunk + CHUNK_PAGES) / BLOCK;
+    mm.queue.leads_with(windows, CHUNK_PAGES / BLOCK - 1)
 }
 
 /// Small pages that nearly all were resident may come back as one.
@@ -79,14 +98,14 @@ fn give_credit(mm: &Mm, chunk: u64) {
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, full);
 }
 
-/// Whether the chunk is to be left alone now: a page taken back lately is spared once, one in use for as long.
-fn look(mm: &Mm, chunk: u64) -> Turn {
+/// What keeps the chunk from leaving as one now: a page taken back lately is spared once, one in use for as long; with one that
+/// stays for good the others leave without it.
+fn look(mm: &Mm, chunk: u64) -> Option<Turn> {
     let mut spared = false;
     for page in chunk..chunk + CHUNK_PAGES {
         let seen = mm.load(page);
-        if seen.pins() == PIN_MAX {
-            mm.header().count(Counter::ThpSwpoutFallback, 1);
-            return Turn::Small;
+        if seen.pins() == PIN_MAX || (seen.pins() != 0 && residency::is_locked(page)) {
+            return Some(Turn::Small);
         }
         spared |= seen.is_locked() || seen.pins() != 0;
         if seen.young() {
@@ -98,7 +117,7 @@ fn look(mm: &Mm, chunk: u64) -> Turn {
         }
     }
     mm.header().count(Counter::Pgscan, CHUNK_PAGES);
-    if spared { Turn::Spared } else { Turn::Small }
+    spared.then_some(Turn::Spared)
 }
 
 fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
@@ -110,7 +129,7 @@ fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
     kill_point!("huge-out-locked");
     let first = first_frame(place);
     let moved = carry(mm, mm.frames.address(first), address(chunk));
-    if moved < CHUNK_PAGES {
+    if moved < CHUNK_PAGES || !is_huge_at(mm, mm.frames.address(first)) {
         mm.places.get(place).note_table();
     }
     kill_point!("huge-out-moved");
@@ -138,9 +157,6 @@ fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
     unlock_same(mm, chunk, chunk + CHUNK_PAGES);
     if moved == 0 {
         return Turn::Small;
-    }
-    if moved < CHUNK_PAGES {
-        mm.header().count(Counter::ThpSwpoutFallback, 1);
     }
     mm.header().count(Counter::Pgsteal, moved);
     Turn::Moved(moved)
@@ -231,7 +247,11 @@ fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
         }
     }
     drop(context);
-    raw.each_run(|i, count| {
+    let most = match swapout(mm) {
+        SwapOut::SplitLate => 1,
+        SwapOut::Whole | SwapOut::SplitEarly => CHUNK_PAGES,
+    };
+    raw.each_run(most, |i, count| {
         let frames = mm.frames.address(first + i);
         if !tiers::write_row(mm, frames, count, slot + i as u32) {
             (i..i + count).for_each(|i| unused.add(i));
@@ -243,14 +263,12 @@ fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
             store::hand_over(mm, base + i, first + i, slot + i as u32, Backing::Device { crc });
         }
     });
-    unused.each_run(|i, count| {
+    unused.each_run(BLOCK, |i, count| {
         let mut slots = [0u32; BLOCK as usize];
-        for from in (i..i + count).step_by(slots.len()) {
-            let len = (i + count - from).min(BLOCK) as usize;
-            let places = slots[..len].iter_mut().zip(slot + from as u32..);
-            places.for_each(|(to, slot)| *to = slot);
-            puts::release_now(mm, &slots[..len]);
-        }
+        let len = count.min(BLOCK) as usize;
+        let places = slots[..len].iter_mut().zip(slot + i as u32..);
+        places.for_each(|(to, slot)| *to = slot);
+        puts::release_now(mm, &slots[..len]);
     });
 }
 
@@ -267,11 +285,13 @@ impl Places {
         self.0[(i / 64) as usize] >> (i % 64) & 1 == 1
     }
 
-    /// Calls `f` with the first place and the length of each run.
-    fn each_run(&self, mut f: impl FnMut(u64, u64)) {
+    /// Calls `f` with the first place and the length of each run, in pieces of `most` places.
+    fn each_run(&self, most: u64, mut f: impl FnMut(u64, u64)) {
         let mut at = 0;
         while at < CHUNK_PAGES {
-            let len = (at..CHUNK_PAGES).take_while(|i| self.has(*i)).count() as u64;
+            let len = (at..CHUNK_PAGES.min(at + most))
+                .take_while(|i| self.has(*i))
+                .count() as u64;
             if len > 0 {
                 f(at, len);
             }
@@ -295,7 +315,7 @@ fn release(mm: &Mm, place: u64) -> u64 {
         mm.frames.push(FIRST_PLACE + place);
         return 0;
     }
-    drop_frames(mm.frames.address(first), HUGE_LEN);
+    drop_frames(mm, mm.frames.address(first), HUGE_LEN);
     kill_point!("huge-out-dropped");
     let held = mm.places.get(place).held.load(Ordering::Relaxed);
     mm.entry().frames.fetch_sub(held as i64, Ordering::Relaxed);

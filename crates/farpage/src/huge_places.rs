@@ -297,7 +297,7 @@ pub fn carry(mm: &Mm, dst: u64, src: u64) -> u64 {
     let (mut done, mut failed) = (0, false);
     while done < CHUNK_PAGES {
         let at = done * PAGE;
-        let result = mm.uffd().move_pages(dst + at, src + at, HUGE_LEN - at);
+        let result = mm.move_pages(dst + at, src + at, HUGE_LEN - at);
         done += (result.bytes / PAGE).min(CHUNK_PAGES - done);
         match result.error {
             None | Some(Errno(libc::EAGAIN)) => {}
@@ -338,7 +338,9 @@ pub fn is_huge(mm: &Mm, chunk: u64) -> bool {
     is_huge_at(mm, address(chunk))
 }
 
-fn is_huge_at(mm: &Mm, addr: u64) -> bool {
+/// Whether the 2 MiB at `addr`, of a chunk or a place, are one huge page.
+#[must_use]
+pub fn is_huge_at(mm: &Mm, addr: u64) -> bool {
     scan(mm, addr, HUGE, 0) == Some((addr, addr + HUGE_LEN))
 }
 
@@ -381,6 +383,7 @@ pub fn clear_for_huge(mm: &Mm, chunk: u64) -> bool {
     if scan(mm, address(chunk), 0, PRESENT | SWAPPED) != Some((0, 0)) {
         return false;
     }
+    mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: there is nothing, and nobody brings anything while its words are locked.
     let _ = unsafe { sys::madvise(address(chunk), HUGE_LEN, libc::MADV_DONTNEED) };
     true
@@ -389,6 +392,7 @@ pub fn clear_for_huge(mm: &Mm, chunk: u64) -> bool {
 /// An empty place gets a fresh mapping, without a page table.
 fn map_anew(mm: &Mm, place: u64) -> bool {
     let addr = mm.frames.address(first_frame(place));
+    mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: a place of ours that holds nothing.
     let mapped = unsafe {
         let flags = sys::MAP_MANAGED | libc::MAP_FIXED;

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use farpage_core::page_state::PageState;
 use farpage_core::planes::{Forms, Page};
 use farpage_core::range_map::{Range, RangeMap};
+use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::ZpoolHints;
 use lz4_flex::block::CompressTable;
@@ -33,7 +34,7 @@ use crate::request::Lists;
 use crate::slot_caches::SlotCaches;
 use crate::store::Writes;
 use crate::sys::{self, Errno};
-use crate::uffd::Uffd;
+use crate::uffd::{Done, Uffd};
 use crate::watch::Watch;
 
 pub const PAGE: u64 = PAGE_SIZE as u64;
@@ -270,6 +271,12 @@ impl Mm {
     #[must_use]
     pub fn uffd(&self) -> Uffd {
         Uffd(self.fd(fd::UFFD))
+    }
+
+    /// Moves pages ([`Uffd::move_pages`]), counted.
+    pub fn move_pages(&self, dst: u64, src: u64, len: u64) -> Done {
+        self.header().count(Counter::UffdMove, 1);
+        self.uffd().move_pages(dst, src, len)
     }
 
     /// Registers mapped memory with this process's userfaultfd. EINVAL: it is not private anonymous memory.

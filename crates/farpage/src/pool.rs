@@ -158,9 +158,10 @@ pub struct Header {
     pub readahead: AtomicU32,
     /// log2 of the greatest window of the policies `cluster` and `vma`.
     pub page_cluster: AtomicU32,
-    /// Index of the setting in `Huge::ALL`, and of how huge pages come back in `SwapIn::ALL`.
+    /// Index of the setting in `Huge::ALL`, of how huge pages come back in `SwapIn::ALL`, and leave in `SwapOut::ALL`.
     pub huge: AtomicU32,
     pub huge_swapin: AtomicU32,
+    pub huge_swapout: AtomicU32,
     /// Slot caches are used while so many slots are free; 0: never.
     pub slot_cache_floor: AtomicU64,
     pub workingset: Workingset,

@@ -7,6 +7,7 @@
 //! The ring has room for a window per four pages of the budget. What finds no room there (memory touched here and there)
 //! is found by the clock hand of `reclaim`, which sweeps over everything when the queue is empty.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::gate::Spin;
@@ -107,6 +108,16 @@ impl Queue {
         None
     }
 
+    /// Whether the next `count` windows all are of these, and none of them was referenced.
+    pub fn leads_with(&self, windows: Range<u64>, count: u64) -> bool {
+        let ends = self.ends.lock();
+        ends.len >= count
+            && (0..count).all(|nth| {
+                let window = u64::from(self.entry(ends.head + nth).load(Ordering::Relaxed));
+                windows.contains(&window) && self.flags_of(window).load(Ordering::Relaxed) & REFERENCED == 0
+            })
+    }
+
     /// Windows waiting.
     pub fn len(&self) -> u64 {
         self.ends.lock().len
@@ -200,6 +211,20 @@ mod tests {
         queue.loaded(63, 66);
         let order: Vec<_> = std::iter::from_fn(|| queue.dequeue()).collect();
         assert_eq!(order, [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_was_loaded_as_one_leads_as_one() {
+        let queue = queue(0);
+        (16..24).for_each(|window| queue.loaded(window * WINDOW, 1));
+        queue.loaded(3 * WINDOW, 1);
+        assert!(queue.leads_with(16..24, 8) && !queue.leads_with(16..24, 9));
+        assert_eq!(queue.dequeue(), Some(16));
+        assert!(queue.leads_with(16..24, 7));
+        queue.loaded(20 * WINDOW, 1);
+        assert!(!queue.leads_with(16..24, 7), "one was loaded again");
+        queue.dequeue();
+        assert!(!queue.leads_with(3..4, 9), "there are not so many");
     }
 
     #[test]

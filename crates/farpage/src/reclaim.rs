@@ -188,7 +188,7 @@ fn evict_oldest(mm: &Mm, block: u64) -> u64 {
         if mm.chunk(base).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
             continue;
         }
-        match huge_out::evict(mm, base) {
+        match huge_out::evict(mm, base, |chunk| huge_out::leaves_together(mm, chunk)) {
             Turn::Moved(count) => {
                 mm.frames.give_free(block);
                 return count;
@@ -225,7 +225,7 @@ fn evict_swept(mm: &Mm, block: u64) -> u64 {
             looked += skip;
             continue;
         }
-        match huge_out::evict(mm, page) {
+        match huge_out::evict(mm, page, |_| false) {
             Turn::Moved(count) => {
                 mm.frames.give_free(block);
                 return count;
@@ -347,7 +347,7 @@ fn move_stretches(mm: &Mm, run: &Run) -> u64 {
     let mut owned = false;
     while at < end {
         let (src, dst) = (address(base + at), mm.frames.address(block * BLOCK + at));
-        let result = mm.uffd().move_pages(dst, src, (end - at) * PAGE);
+        let result = mm.move_pages(dst, src, (end - at) * PAGE);
         let count = (result.bytes / PAGE).min(end - at);
         for i in at..at + count {
             moved |= 1 << i;
@@ -380,7 +380,7 @@ fn move_one(mm: &Mm, base: u64, block: u64, at: u64, victims: u64) -> bool {
     if victims >> at & 1 == 0 {
         return false;
     }
-    let result = mm.uffd().move_pages(dst, src, PAGE);
+    let result = mm.move_pages(dst, src, PAGE);
     match result.error {
         None => true,
         Some(Errno(libc::EEXIST)) => {
@@ -539,13 +539,17 @@ fn release_blocks(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) -> u6
             len += 1;
         } else {
             let frame = |i| mm.frames.address(occupied.block * BLOCK + i);
-            bits(occupied.filled & !*kept).for_each(|i| drop_frames(frame(i), PAGE));
+            bits(occupied.filled & !*kept).for_each(|i| drop_frames(mm, frame(i), PAGE));
         }
     }
     // Neighbours together: each call flushes the TLBs of all CPUs.
     whole[..len].sort_unstable();
     for row in whole[..len].chunk_by(|a, b| a + 1 == *b) {
-        drop_frames(mm.frames.address(row[0] * BLOCK), row.len() as u64 * BLOCK * PAGE);
+        drop_frames(
+            mm,
+            mm.frames.address(row[0] * BLOCK),
+            row.len() as u64 * BLOCK * PAGE,
+        );
     }
     kill_point!("frames-dropped");
     let each = blocks.zip(kept);

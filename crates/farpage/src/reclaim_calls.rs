@@ -6,6 +6,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use farpage_core::stats::Counter;
+
 use crate::activate;
 use crate::bits::mask;
 use crate::mm::{Mm, PAGE};
@@ -70,7 +72,8 @@ pub fn populate_write(addr: u64, len: u64) {
     let _ = unsafe { sys::madvise(addr, len, libc::MADV_POPULATE_WRITE) };
 }
 
-pub fn drop_frames(addr: u64, len: u64) {
+pub fn drop_frames(mm: &Mm, addr: u64, len: u64) {
+    mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: no word names these frames any more.
     let _ = unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) };
 }
@@ -109,6 +112,7 @@ pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
     if mm.uffd().copy(dst, to[0], PAGE).error.is_some() {
         return false;
     }
+    mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: the page is copied, its word locked, and its mapping can change only with the gate held alone.
     unsafe { sys::madvise(src, PAGE, libc::MADV_DONTNEED) }.is_ok()
 }
@@ -121,8 +125,9 @@ pub fn is_writable(addr: u64) -> bool {
 
 /// Carries the pages of a range to the scratch area at `to`; the mapping that they leave stays as it is. False: they are where
 /// they were, and the area may be unmapped.
-pub fn carry(from: u64, len: u64, to: u64) -> bool {
+pub fn carry(mm: &Mm, from: u64, len: u64, to: u64) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: the words of all pages in the range are locked; `to` is empty and this thread's own.
     let carried = unsafe { sys::raw(libc::SYS_mremap, [from, len, len, flags as u64, to, 0]) };
     carried == to as i64
@@ -139,7 +144,7 @@ pub fn map_scratch(addr: u64, len: u64) -> bool {
 /// Carries a page that could not be moved back to its place, whose mapping thereby loses its registration, and gets it again.
 /// Nobody misses a fault meanwhile: the page is there.
 pub fn carry_back(mm: &Mm, from: u64, to: u64) {
-    if !carry(from, PAGE, to) || mm.register(to, PAGE).is_err() {
+    if !carry(mm, from, PAGE, to) || mm.register(to, PAGE).is_err() {
         sys::die(&[
             "farpage: a page in use by a device could not be put back in its place, so the program is stopped: \
              the process has too many mappings, or the kernel no memory (see vm.max_map_count)",
@@ -148,7 +153,7 @@ pub fn carry_back(mm: &Mm, from: u64, to: u64) {
 }
 
 /// Gives back the pages of the set bits, from `addr` on; false if that took more than one call, and more flushes than one.
-pub fn drop_each(addr: u64, pages: u64) -> bool {
+pub fn drop_each(mm: &Mm, addr: u64, pages: u64) -> bool {
     /// The calling process, where a descriptor of a process is asked for (Linux 6.14; the flushes are one since 6.16).
     const PIDFD_SELF_THREAD_GROUP: i64 = -10001;
     let mut pieces = [[0u64; 2]; 32];
@@ -169,12 +174,13 @@ pub fn drop_each(addr: u64, pages: u64) -> bool {
         0,
         0,
     ];
+    mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: frames of a block that this thread holds, which no word names.
     let dropped = unsafe { sys::raw(libc::SYS_process_madvise, args) };
     if dropped != len as i64 {
         pieces[..count]
             .iter()
-            .for_each(|[addr, len]| drop_frames(*addr, *len));
+            .for_each(|[addr, len]| drop_frames(mm, *addr, *len));
     }
     dropped == len as i64
 }

@@ -64,6 +64,13 @@ pub fn adopt_lock(mm: &Mm, lo: u64, hi: u64) {
     }
 }
 
+/// Whether the program has locked the page. Signals are blocked.
+pub fn is_locked(page: u64) -> bool {
+    LOCKED
+        .with_used(|locked| locked.overlaps(page, page + 1))
+        .unwrap_or(false)
+}
+
 /// Each page that is not locked gets a pin of its own, beside those of calls in flight.
 fn pin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
     let mut at = lo;

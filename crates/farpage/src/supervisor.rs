@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use farpage_core::huge::{Huge, SwapIn};
+use farpage_core::huge::{Huge, SwapIn, SwapOut};
 use farpage_core::readahead::Policy;
 use farpage_core::slot_cache::{FREE_MIN_PER_CPU, SlotPolicy};
 use farpage_core::stats::Counter;
@@ -77,6 +77,7 @@ pub struct RunConfig {
     pub page_cluster: u32,
     pub huge: Huge,
     pub huge_swapin: SwapIn,
+    pub huge_swapout: SwapOut,
     pub slots: SlotPolicy,
     pub command: Vec<OsString>,
     /// The preload library's bytes.
@@ -206,6 +207,9 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     header
         .huge_swapin
         .store(config.huge_swapin as u32, Ordering::Relaxed);
+    header
+        .huge_swapout
+        .store(config.huge_swapout as u32, Ordering::Relaxed);
     for (index, area) in open.iter().enumerate() {
         let room = pool.layout().device_slots[index];
         if area.blocks > room {

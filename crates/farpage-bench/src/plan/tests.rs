@@ -173,7 +173,7 @@ fn swapoff_and_huge_have_a_side_for_each_way() {
     assert_eq!(shape(&emptied), [(Backing::File, 8), (Backing::Memory, 2)]);
     assert!(emptied[0].sides[1].is_aimed() && !emptied[0].sides[2].is_aimed());
     let huge = plan(&["huge"]);
-    let each = [Backing::File, Backing::Compressed, Backing::Memory].map(|backing| (backing, 3));
+    let each = [Backing::File, Backing::Compressed, Backing::Memory].map(|backing| (backing, 5));
     assert_eq!(shape(&huge), each);
     assert!(huge[0].sides[1].is_aimed() && !huge[0].sides[2].is_aimed());
     let mut small = config(&["huge"]);

@@ -10,13 +10,17 @@ const CLUSTERS: u32 = 256;
 const ROUNDS: usize = 100;
 const DEVICES: [Device; 1] = [device_of(CLUSTERS)];
 /// Slots of what leaves together: a page, a window of 16, a huge page.
-const SIZES: [usize; 3] = [1, 16, CLUSTER_SLOTS];
+const SIZES: [usize; 4] = [1, 16, CLUSTER_SLOTS, CLUSTER_SLOTS];
+/// Of these, the one that leaves whole; the last leaves as windows of small pages.
+const WHOLE: usize = 2;
+/// Most slots that are asked for at once.
+const BATCH: usize = 64;
 
 /// A swap area and what is out in it.
 struct Traffic<'a> {
     slots: Slots<'a, &'a Memory>,
     /// What is out, by size.
-    live: [Vec<Vec<u32>>; 3],
+    live: [Vec<Vec<u32>>; 4],
     used: usize,
     whole: usize,
     split: usize,
@@ -36,7 +40,7 @@ impl Traffic<'_> {
     /// Swap-out: one cluster for a huge page, or runs as for small ones.
     fn store(&mut self, kind: usize) {
         let mut taken = Vec::new();
-        if SIZES[kind] == CLUSTER_SLOTS {
+        if kind == WHOLE {
             let run = self.slots.alloc(&Self::request(ORDERS - 1, 1));
             self.whole += usize::from(run.is_some());
             self.split += usize::from(run.is_none());
@@ -45,13 +49,26 @@ impl Traffic<'_> {
                     .flat_map(|run| run.first..run.first + run.count as u32),
             );
         }
-        while taken.len() < SIZES[kind] {
-            let want = (SIZES[kind] - taken.len()).min(64);
+        self.add_small(&mut taken, SIZES[kind]);
+        self.used += taken.len();
+        self.live[kind].push(taken);
+    }
+
+    /// Swap-out of so many small pieces, whose pages are stored together.
+    fn store_many(&mut self, kind: usize, count: usize) {
+        let mut taken = Vec::new();
+        self.add_small(&mut taken, count * SIZES[kind]);
+        self.used += taken.len();
+        self.live[kind].extend(taken.chunks(SIZES[kind]).map(Vec::from));
+    }
+
+    /// Adds single slots until there are `all`.
+    fn add_small(&self, taken: &mut Vec<u32>, all: usize) {
+        while taken.len() < all {
+            let want = (all - taken.len()).min(BATCH);
             let run = self.slots.alloc(&Self::request(0, want)).unwrap();
             taken.extend(run.first..run.first + run.count as u32);
         }
-        self.used += taken.len();
-        self.live[kind].push(taken);
     }
 
     /// Swap-in or discard: the slots are free.
@@ -63,8 +80,8 @@ impl Traffic<'_> {
 }
 
 /// Huge pages stored whole and split, while `free` of 100 slots at least stay free and of 100 pages `small` leave in each of the
-/// two smaller sizes.
-fn run(free: usize, small: usize) -> (usize, usize) {
+/// two smaller sizes and `windows` in windows of small pages.
+fn run(free: usize, small: usize, windows: usize) -> (usize, usize) {
     let memory = Memory::new(&DEVICES);
     let mut device = Traffic {
         slots: memory.slots(),
@@ -86,9 +103,15 @@ fn run(free: usize, small: usize) -> (usize, usize) {
         // Then as much leaves as there is room for.
         while device.used + CLUSTER_SLOTS <= room {
             let drawn = random.below(100);
-            let kind = usize::from(drawn >= small) + usize::from(drawn >= 2 * small);
+            let kind = [small, 2 * small, 100 - windows]
+                .iter()
+                .filter(|end| drawn >= **end)
+                .count();
             // So many of a size that each draw stands for 512 pages.
-            (0..CLUSTER_SLOTS / SIZES[kind]).for_each(|_| device.store(kind));
+            match kind {
+                0 | 1 => device.store_many(kind, CLUSTER_SLOTS / SIZES[kind]),
+                _ => device.store(kind),
+            }
         }
     }
     let counts = (device.whole, device.split);
@@ -100,12 +123,22 @@ fn run(free: usize, small: usize) -> (usize, usize) {
 #[test]
 fn huge_pages_find_clusters_beside_small_ones() {
     // With two thirds of the pages in small sizes and 10 % free, 39 % are split: the holes small pages leave are more than that.
-    for (free, small) in [(10, 5), (10, 10), (10, 15), (25, 20)] {
-        let (whole, split) = run(free, small);
+    // Windows of small pages ask for long runs: where those were taken from free clusters while short ones were left, half and more
+    // of the huge pages were split.
+    let mixes = [
+        (10, 5, 0),
+        (10, 10, 0),
+        (10, 15, 0),
+        (25, 20, 0),
+        (10, 10, 20),
+        (10, 15, 20),
+    ];
+    for (free, small, windows) in mixes {
+        let (whole, split) = run(free, small, windows);
         let all = whole + split;
         assert!(
             split * 20 < all,
-            "{free} % free, {small} % each: {split} of {all} split"
+            "{free} % free, {small} % each, {windows} % in windows: {split} of {all} split"
         );
     }
 }

@@ -27,7 +27,7 @@ pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
         let first = window * BLOCK;
         if first.is_multiple_of(CHUNK_PAGES)
             && first + CHUNK_PAGES <= hi
-            && let Turn::Moved(_) = huge_out::evict(mm, first)
+            && let Turn::Moved(_) = huge_out::evict(mm, first, |_| true)
         {
             store_surplus(mm);
             continue;

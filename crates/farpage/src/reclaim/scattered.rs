@@ -154,7 +154,7 @@ pub(super) fn move_out(mm: &Mm, run: &Run) -> Option<u64> {
     let area = scattered.take()?;
     let scratch = scattered.address(area);
     let (from, len) = (address(run.base + run.at), run.len * PAGE);
-    let moved = carry(from, len, scratch).then(|| from_scratch(mm, run, scratch));
+    let moved = carry(mm, from, len, scratch).then(|| from_scratch(mm, run, scratch));
     // A call that failed may have unmapped the area already; if somebody else has got the place since, it is given up.
     if moved.is_some() || map_scratch(scratch, len) {
         scattered.give(area);
@@ -179,11 +179,11 @@ fn from_scratch(mm: &Mm, run: &Run, scratch: u64) -> u64 {
         let left = (presence(scratch, len) << at) & victims;
         bits(left).for_each(|i| carry_back(mm, scratch + (i - at) * PAGE, address(base + i)));
         moved &= !left;
-        drop_frames(scratch, len * PAGE);
+        drop_frames(mm, scratch, len * PAGE);
         mm.header()
             .count(Counter::PgreclaimBusy, u64::from(left.count_ones()));
     }
-    if !drop_each(to, run.gaps() >> at) {
+    if !drop_each(mm, to, run.gaps() >> at) {
         mm.frames.scattered.is_unable.store(1, Ordering::Relaxed);
     }
     let count = u64::from((moved & victims).count_ones());
@@ -196,7 +196,7 @@ fn move_all(mm: &Mm, to: u64, from: u64, len: u64) -> bool {
     let (mut done, mut all) = (0, true);
     while done < len {
         let at = done * PAGE;
-        let result = mm.uffd().move_pages(to + at, from + at, len * PAGE - at);
+        let result = mm.move_pages(to + at, from + at, len * PAGE - at);
         done += result.bytes / PAGE;
         if !matches!(result.error, None | Some(Errno(libc::EAGAIN))) {
             all = false;
