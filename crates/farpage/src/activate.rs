@@ -140,7 +140,7 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
 pub fn open_userfaultfd(mm: &Mm) -> Result<(), Errno> {
     let by_thread = mm.header().has(flag::THREAD_DELIVERY);
     let delivery = if by_thread {
-        uffd::FEATURE_EXACT_ADDRESS
+        uffd::FEATURE_EXACT_ADDRESS | uffd::FEATURE_THREAD_ID
     } else {
         uffd::FEATURE_SIGBUS
     };

@@ -417,7 +417,7 @@ fn serve(mm: &Mm, place: &Place) -> i64 {
     // SAFETY: the thread that serves.
     let pins = unsafe { &mut *place.pins.get() };
     match nr {
-        FAULT => i64::from(fault::at_address(mm, args[0]) != Outcome::Done),
+        FAULT => i64::from(fault::at_address(mm, args[0], None) != Outcome::Done),
         PIN => {
             pins.add(mm, args[0], args[1]);
             i64::from(pins.has(args[0], args[1]))

@@ -44,16 +44,27 @@ pub fn fault(mm: &Mm, page: u64) -> Outcome {
         return outcome;
     }
     let mask = sys::block_signals();
-    let outcome = engine_stack::run(|| touched(mm, Touch { page, offset: 0 }));
+    let outcome = engine_stack::run(|| {
+        touched(
+            mm,
+            Touch {
+                page,
+                offset: 0,
+                thread: None,
+            },
+        )
+    });
     sys::set_mask(mask);
     outcome
 }
 
-/// Brings the page of a touched managed address in. The caller has blocked signals, and is no child that borrows this memory.
-pub fn at_address(mm: &Mm, address: u64) -> Outcome {
+/// Brings the page of a managed address in that `thread` touched. The caller has blocked signals, and is no child that borrows this
+/// memory.
+pub fn at_address(mm: &Mm, address: u64, thread: Option<u32>) -> Outcome {
     let touch = Touch {
         page: page_of(address),
         offset: (address % PAGE) as u32,
+        thread,
     };
     touched(mm, touch)
 }
@@ -249,7 +260,11 @@ fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
 /// still there.
 pub fn unframe(mm: &Mm, page: u64) -> bool {
     let seen = mm.load(page);
-    let touch = Touch { page, offset: 0 };
+    let touch = Touch {
+        page,
+        offset: 0,
+        thread: None,
+    };
     seen.kind() != Kind::Cached || matches!(from_frame(mm, touch, seen), Some(Ok(_)))
 }
 

@@ -98,6 +98,8 @@ pub fn policy(mm: &Mm) -> Policy {
 pub struct Touch {
     pub page: u64,
     pub offset: u32,
+    /// A number of the thread's, if one is at hand: to ask for one is a system call.
+    pub thread: Option<u32>,
 }
 
 /// The window to fetch for a miss, whose content is in `slot`.
@@ -170,7 +172,7 @@ fn region_of(start: u64) -> usize {
     (start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % REGION_WORDS
 }
 
-fn describe(mm: &Mm, Touch { page, offset }: Touch, slot: Option<Slot>) -> Fault<'_> {
+fn describe(mm: &Mm, Touch { page, offset, thread }: Touch, slot: Option<Slot>) -> Fault<'_> {
     let around = mm.readahead.range_around(mm, page);
     let longest = if mm.who.is_alone(sys::now_ns) {
         NOW_MAX as u32
@@ -181,7 +183,7 @@ fn describe(mm: &Mm, Touch { page, offset }: Touch, slot: Option<Slot>) -> Fault
     Fault {
         page,
         offset,
-        thread: sys::gettid() as u32,
+        thread: thread.unwrap_or_else(|| sys::gettid() as u32),
         lo: around.start,
         hi: around.end,
         word: &mm.readahead.regions[region_of(around.start)],

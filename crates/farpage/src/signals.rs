@@ -16,7 +16,7 @@ use crate::engine_stack;
 use crate::errand;
 use crate::fault::{self, Outcome};
 use crate::in_flight;
-use crate::mm::{Mm, mm, mode};
+use crate::mm::{Mm, PAGE, mm, mode};
 use crate::pool::is_managed;
 use crate::sigmask;
 use crate::stub;
@@ -209,10 +209,12 @@ fn answer(mm: &Mm, addr: u64, context: *mut libc::c_void) -> Outcome {
     let stack = unsafe { &(*(context as *const libc::ucontext_t)).uc_stack };
     let here = 0u8;
     let left = (&raw const here as u64).wrapping_sub(stack.ss_sp as u64);
+    // Each thread has an alternate stack of its own.
+    let thread = Some((stack.ss_sp as u64 / PAGE) as u32).filter(|number| *number != 0);
     if left < STACK_WANTED {
-        engine_stack::run(|| fault::at_address(mm, addr))
+        engine_stack::run(|| fault::at_address(mm, addr, thread))
     } else {
-        fault::at_address(mm, addr)
+        fault::at_address(mm, addr, thread)
     }
 }
 

@@ -188,7 +188,8 @@ extern "C" fn delivery_main() -> ! {
         for message in &messages[..(got.max(0) / 32) as usize] {
             let addr = message[2];
             if message[0] as u8 == EVENT_PAGEFAULT && is_managed(addr) {
-                fault::at_address(mm, addr);
+                // Its number there: all of them would be this thread's streams else.
+                fault::at_address(mm, addr, Some(message[3] as u32));
             }
         }
     }

@@ -15,6 +15,7 @@ const UFFDIO_MOVE: u64 = 0xc028_aa05;
 const UFFDIO_WRITEPROTECT: u64 = 0xc018_aa06;
 
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
+pub const FEATURE_THREAD_ID: u64 = 1 << 8;
 pub const FEATURE_EXACT_ADDRESS: u64 = 1 << 11;
 pub const FEATURE_MOVE: u64 = 1 << 16;
 const MODE_MISSING: u64 = 1;
