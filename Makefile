@@ -76,9 +76,10 @@ bench-core: ## instructions and time per operation of slots and swap table besid
 bench-zpool: ## time per object of the compressed tier's pool, without a codec
 	$(CARGO) bench -p farpage-core --bench zpool
 
-bench: build ## farpage against the kernel's own swap, small and of everything (about 4 minutes; root)
+COMMIT = commit $(shell git rev-parse --short HEAD)$(shell git diff --quiet HEAD -- crates || echo ', changed')
+bench: build ## farpage against the kernel's own swap, small and of everything; writes docs/performance.md (about 4 minutes; root)
 	@mkdir -p build
-	$(FARPAGE) bench --json build/bench.json
+	$(FARPAGE) bench --json build/bench.json --html build/bench.html --markdown docs/performance.md --build "$(COMMIT)" $(BENCH_ARGS)
 
 bench-fit: deps build ## cost for programs that fit in their budget, in pairs
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/fit.py

@@ -79,6 +79,11 @@ def bench_smoke(context):
         stats = ran["farpage"]["facts"]["farpage"]
         check(stats["pswpout"] + stats["zswpout"] > 0, f"{name}: farpage did not swap")
         check(ran["kernel"]["facts"]["vmstat"]["pswpout"] > 0, f"{name}: the kernel did not swap: {ran['kernel']}")
+        for side, run in ran.items():
+            samples = run["facts"]["samples"]
+            if one["workload"] == "random" and not run["failure"]:
+                check(len(samples["seconds"]) > 10, f"{name}, {side}: {len(samples['seconds'])} samples")
+                check(samples["pages_out"][-1] > 0 and samples["pgmajfault"][-1] > 0, f"{name}, {side}: {samples}")
         # In so little RAM the kernel kills now and then, although its swap is not full.
         killed = "killed by the kernel" in (ran["kernel"]["failure"] or "")
         ratios = [row["ratio"] and row["ratio"]["count"] for row in one["rows"]]
@@ -122,6 +127,34 @@ def ended_in_the_middle(context, side, number, machine, name="seq"):
     finally:
         running.kill()
         running.wait()
+
+
+@test("bench-report", ("quick", "soak"))
+def bench_report(context):
+    """A document says what was measured; it can be written again from what is stored, and of several runs side by side."""
+    sides, stored = kernel_sides(), [context.directory / name for name in ("a.json", "b.json")]
+    first, again = context.directory / "first.md", context.directory / "again.md"
+    # Four processes in less RAM are killed now and then where the machine is busy.
+    common = ["--ram", "64M", "--size", "3", "--pairs", "1", "--dir", context.directory, "--build", "of a test"]
+    for names, against, file in (
+        (["startup", "faults"], "none", stored[0]),
+        (["usemem-random", "usemem-threads", "usemem-read"], sides[0], stored[1]),
+    ):
+        words = [*names, *common, "--against", against, "--json", file, "--markdown", first]
+        got = context.plain([FARPAGE, "bench", *words], timeout_s=180)
+        check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-1500:]}")
+        comparisons = json.loads(file.read_text())["comparisons"]
+        check({one["workload"] for one in comparisons} == set(names), f"{[one['title'] for one in comparisons]}")
+        for figures in (run["figures"] for one in comparisons for run in one["runs"] if one["workload"] == "faults"):
+            check(figures["fault"]["count"] > 100 and figures["engine_bytes_per_page"] > 8, f"{figures}")
+    told = first.read_text()
+    for part in ("| of a test |", "## What is lost", "### usemem-read, swap file"):
+        check(part in told, f"{part!r} is not in {told[:3000]}")
+    for files, part in ((stored[1:], told), (stored[:1] * 2, "own &lt;= 50: met in 2 of 2"), (stored, "### faults, swap file")):
+        got = context.plain([FARPAGE, "bench", "--report", *files, "--markdown", again])
+        check(got.code == 0 and part in again.read_text(), f"exit code {got.code}: {got.err[-300:]} {again.read_text()[:3000]}")
+    refused = context.plain([FARPAGE, "bench", "--report", first, "--markdown", again])
+    check(refused.code == 125 and str(first) in refused.err, f"exit code {refused.code}: {refused.err[-300:]}")
 
 
 @test("bench-programs", ("quick", "soak"))

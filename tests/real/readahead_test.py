@@ -25,8 +25,45 @@ def readahead(context):
         check(hits <= ahead, f"{policy}: {hits} hits of {ahead} pages read ahead")
         check((ahead > 0) == (largest > 0), f"{policy}: {ahead} pages read ahead")
         check(max(windows, default=0) <= largest, f"{policy}: windows {windows}")
+        # One mapping has nearly all of it.
+        regions = got.stats["readahead_regions"]
+        check(sum(region["swap_ra"] for region in regions) <= ahead, f"{policy}: {regions} of {ahead}")
+        check(bool(regions) == (ahead > 0), f"{policy}: {regions}")
+        for region in regions[:1]:
+            check(region["swap_ra"] > 0.9 * ahead, f"{policy}: {region} of {ahead}")
+            share = region["swap_ra_hit"] / region["swap_ra"]
+            check(abs(share - hits / ahead) < 0.1, f"{policy}: {region}, {hits} hits of {ahead}")
+            check(region["size_bytes"] >= mib << 20, f"{policy}: {region}")
         # `fill` reads half of its pages in order, the rest in runs of 16 pages.
         check(largest == 0 or hits > ahead / 3, f"{policy}: {hits} hits of {ahead} pages read ahead")
+
+
+@test("pace", per_delivery=True)
+def pace(context):
+    """What reads take is measured while a program faults at random, and a disk is not called rotating for what it says of itself."""
+    work = [FARPAGE, "bench-work", "random", "--bytes", "96M", "--ram", "24M", "--seconds", "1"]
+    got = context.budget_run(32, work, timeout_s=120, extra=["--swap", f"{context.directory}:512M"])
+    check(got.code == 0, failures(got))
+    [area] = got.stats["areas"]
+    check(0 < area["read_own_ns"] <= area["read_median_ns"], f"{area}")
+    check(4 <= area["prefetch_depth"] <= 64 and area["read_seek_ns"] > 0, f"{area}")
+    check(not area["dear_seeks"] or area["read_seek_ns"] >= 2_000_000, f"{area}")
+
+
+@test("page-cluster", per_delivery=True)
+def page_cluster(context):
+    """--page-cluster N: no window of the kernel's policies is greater than 2^N pages, and a stream's come to be that great."""
+    for policy, orders in (("cluster", (0, 1, 4)), ("vma", (0, 2, 5))):
+        for order in orders:
+            extra = ["--readahead", policy, "--page-cluster", order]
+            got = context.budget_run(24, [program("fill"), 64, 1], timeout_s=300, extra=extra)
+            check(got.code == 0, f"{extra}: {failures(got)}")
+            windows = {2**i: count for i, count in enumerate(got.stats["readahead_windows"]) if count}
+            check(max(windows, default=1) == 1 << order, f"{extra}: windows {windows}")
+            check((got.stats["swap_ra"] > 0) == (order > 0), f"{extra}: {got.stats['swap_ra']} pages read ahead")
+    for words in (["--page-cluster", 3], ["--readahead", "vma", "--page-cluster", 6]):
+        got = context.plain([FARPAGE, "run", "--ram", "64M", *words, "--", "true"])
+        check(got.code == 125 and len(got.err_lines()) == 1 and "--page-cluster" in got.err, f"{words}: {got.code}: {got.err}")
 
 
 for _policy in ("none", "cluster", "vma"):

@@ -52,7 +52,10 @@ COLUMNS = (
 
 # Run by --delivery thread in `make test` too; the others in the soak only. On a machine whose page faults cost five times
 # what they should, all of it has to end within half an hour.
-THREAD_IN_QUICK = ("stress-32M-8t", "kill-children", "swap-overfull", "libc-helpers", "sem_")
+THREAD_IN_QUICK = (
+    *("stress-32M-8t", "kill-children", "swap-overfull", "libc-helpers", "sem_"),
+    *("swapoff-runs", "swapoff-to-ram", "swapoff-shared", "swapoff-device"),
+)
 
 
 # Settings that the soak runs the programs of `make test` with, too, and the scale of their sizes: there are huge pages in budgets

@@ -78,7 +78,8 @@ class Tree:
                 names = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
             except OSError:
                 continue
-            found += [(pid, name) for name in names if name.startswith(f"{self.path(area)}/")]
+            path = str(self.path(area))
+            found += [(pid, name) for name in names if name == path or name.startswith(f"{path}/")]
         return found
 
 

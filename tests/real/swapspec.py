@@ -10,7 +10,9 @@ from cases import swapped_out
 from checks import ALL, refused, run_words
 from common import FARPAGE, Skip, check
 from context import last_words, numpy_sort, test
-from swapoff_test import PYTHON, until
+from stress import checked
+from swapoff_test import PYTHON, Tree, finish, holding, ready, until
+from swapoff_test import start as swapoff_start
 
 @test("bad-specs", ALL)
 def bad_specs(context):
@@ -93,9 +95,10 @@ def root_only():
 def block_device(context):
     root_only()
     with Loop(context.directory / "disk.img", 512) as loop:
-        got = context.budget_run(32, numpy_sort(80), extra=["--swap", loop.device])
-        check(got.code == 0 and "kept True sorted True" in got.out, f"{got.code} {got.err[-300:]}")
-        check(got.stats["pswpout"] > 0, "the device was not used")
+        for turn in ("first", "again"):
+            got = context.budget_run(32, numpy_sort(80), extra=["--swap", loop.device])
+            check(got.code == 0 and "kept True sorted True" in got.out, f"{turn}: {got.code} {got.err[-300:]}")
+            check(got.stats["pswpout"] > 0, f"{turn}: the device was not used")
 
 
 @test("device-too-large", ("quick", "soak"))
@@ -167,6 +170,30 @@ def gives_space_back_to_device(context):
     root_only()
     with Loop(context.directory / "disk.img", 256) as loop:
         gives_space_back(context, loop.device, lambda _job: os.stat(loop.file).st_blocks * 512)
+
+
+@test("swapoff-device", ("quick", "soak"), per_delivery=True)
+def swapoff_device(context):
+    """A block device leaves a running tree, which then has nothing of it open, and joins again."""
+    root_only()
+    with Loop(context.directory / "disk.img", 256) as loop:
+        device, name = loop.device, Path(loop.device).name
+        with swapoff_start(context, holding(context, 64), areas=(device, "b:1G")) as job:
+            tree = Tree(context, job)
+            ready(job)
+            check(tree.used(name) > 32 << 20 and tree.holders(device), f"{tree.areas()}")
+            for _ in range(2):
+                report = tree.swapoff(device)
+                check(report["pages_to_tiers"] * 4096 > 16 << 20, f"{report}")
+                check(name not in tree.areas(), f"{tree.areas()}")
+                check(not tree.holders(device), f"descriptors are left: {tree.holders(device)}")
+                # Emptied the other way round, so that pages go to the device again.
+                tree.swapon(device, "256M")
+                tree.swapoff("b")
+                check(tree.used(name) > 16 << 20, f"{tree.areas()}")
+                tree.swapon("b")
+            checked(context, tree.pid)
+            finish(context, job)
 
 
 @test("device-in-use", ("quick", "soak"))

@@ -1,4 +1,4 @@
-//! The figures of the runs of one side: median and spread, and the ratios of two sides round by round.
+//! The figures of the runs of one side: median and spread, the ratios of two sides round by round, and where they stand in JSON.
 
 use serde_json::{Value, json};
 
@@ -55,6 +55,18 @@ pub fn figure(figures: &Value, path: &str) -> Option<f64> {
     path.split('.')
         .try_fold(figures, |value, key| value.get(key))?
         .as_f64()
+}
+
+/// The elements of an array; none of anything else.
+#[must_use]
+pub fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The text under a key, empty if there is none.
+#[must_use]
+pub fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
 }
 
 #[cfg(test)]

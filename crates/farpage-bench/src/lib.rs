@@ -7,29 +7,42 @@
 //! | `work` | the programs that are measured |
 //! | `side` | one run on one side; what makes the sides comparable |
 //! | `program` | a program from its start to its end, and a meeting half-way |
+//! | `samples` | counters while it runs |
 //! | `emptying` | a swap area is emptied while its program waits |
 //! | `keeper` | makes swap and cgroups, and undoes them whatever happens |
 //! | `cgroup` | a memory cgroup of our own |
 //! | `disk` | what the disk gives by itself |
 //! | `machine` | the machine that the figures are of |
 //! | `figures` | median and spread |
-//! | `targets` | which figures are shown, their targets, the published ones |
+//! | `targets` | which figures are shown, and their targets |
+//! | `scale` | what sizes come to |
+//! | `published` | the figures that the five systems were published with |
 //! | `report` | what came of it, as text and as JSON |
 //! | `html` | the same as a page with plots |
+//! | `stored` | reports of several runs, read back and side by side |
+//! | `markdown` | the same as a document: what is met, what is lost and why |
+//! | `reasons` | why, kept by hand |
 #![deny(unsafe_code)]
 
 mod cgroup;
+mod counters;
 mod disk;
 mod emptying;
 mod figures;
 mod html;
 mod keeper;
 mod machine;
+mod markdown;
 mod names;
 mod plan;
 mod program;
+mod published;
+mod reasons;
 mod report;
+mod samples;
+mod scale;
 mod side;
+mod stored;
 mod targets;
 mod work;
 
@@ -119,17 +132,37 @@ pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8,
     progress.clear();
     keeper.end()?;
     let all = all(config, &plan, &machine, &notes, &results);
+    for scale in scale::scales(figures::items(&all["comparisons"])) {
+        reads = reads && print(scale.text().trim_end());
+    }
     if let Some(path) = &config.json {
         write(path, &format!("{all:#}\n"))?;
     }
-    if let Some(path) = &config.html {
-        write(path, &html::page(&all))?;
-    }
+    render(&[all], config.markdown.as_deref(), config.html.as_deref())?;
     if let Some(trouble) = trouble {
         return Err(trouble);
     }
     let failed = results.iter().any(report::Result::farpage_failed);
     Ok(if failed { EXIT_FARPAGE_FAILED } else { 0 })
+}
+
+/// Writes the document and the page of runs that were stored with `--json`, side by side.
+///
+/// # Errors
+/// One line, if a report can't be read or written.
+pub fn rewrite(reports: &[PathBuf], markdown: Option<&Path>, html: Option<&Path>) -> Result<(), String> {
+    let read: Result<Vec<_>, _> = reports.iter().map(|path| stored::read(path)).collect();
+    render(&read?, markdown, html)
+}
+
+fn render(reports: &[Value], markdown: Option<&Path>, html: Option<&Path>) -> Result<(), String> {
+    if let Some(path) = markdown {
+        write(path, &markdown::report(reports))?;
+    }
+    if let Some(path) = html {
+        write(path, &html::page(reports))?;
+    }
+    Ok(())
 }
 
 /// Finds out by trying, with a cgroup and a swap of a megabyte that are gone again at once.
@@ -141,6 +174,7 @@ fn abilities(keeper: &mut Keeper, directory: &Path) -> Abilities {
             swap_file: why.clone(),
             zram: why,
             memory: memory_ability(),
+            room: machine::room(directory),
             tools: tools(),
         };
     }
@@ -154,6 +188,7 @@ fn abilities(keeper: &mut Keeper, directory: &Path) -> Abilities {
         swap_file: tried(&|keeper| keeper.swap_file(directory, TRIAL_BYTES)),
         zram: tried(&|keeper| keeper.zram(TRIAL_BYTES)),
         memory: memory_ability(),
+        room: machine::room(directory),
         tools: tools(),
     }
 }
@@ -211,7 +246,8 @@ fn compare(
 /// The content of `--json`.
 fn all(config: &Config, plan: &Plan, machine: &Value, notes: &[String], results: &[report::Result]) -> Value {
     json!({
-        "schema": "farpage.bench.1",
+        "schema": stored::SCHEMA,
+        "build": config.build,
         "command": config.command,
         "machine": machine,
         "rounds": plan.rounds,
@@ -224,7 +260,7 @@ fn all(config: &Config, plan: &Plan, machine: &Value, notes: &[String], results:
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text)
-        .map_err(|error| format!("{}: {error}; the figures of this run are lost", path.display()))
+        .map_err(|error| format!("{}: {error}; what was to be there is not kept", path.display()))
 }
 
 /// Enters a cgroup and becomes the command; returns only if that fails.

@@ -6,9 +6,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::statvfs;
 use serde_json::{Value, json};
 
 use crate::keeper::swap_names;
+use crate::plan::Room;
 
 /// CPU, kernel, RAM, the disk under `directory`, settings of the kernel's swap, load, date.
 #[must_use]
@@ -22,7 +24,7 @@ pub fn machine(directory: &Path) -> Value {
         "cpu": cpu_model(&line("/proc/cpuinfo")),
         "cpus": thread::available_parallelism().map_or(1, usize::from),
         "kernel": line("/proc/sys/kernel/osrelease"),
-        "ram_bytes": ram_bytes(&line("/proc/meminfo")),
+        "ram_bytes": meminfo_bytes(&line("/proc/meminfo"), "MemTotal:"),
         "directory": directory,
         "disk": disk(directory),
         "transparent_hugepage": chosen(&line("/sys/kernel/mm/transparent_hugepage/enabled")),
@@ -62,8 +64,18 @@ fn cpu_model(cpuinfo: &str) -> String {
     name.map_or("unknown CPU", |(_, name)| name.trim()).to_owned()
 }
 
-fn ram_bytes(meminfo: &str) -> Option<u64> {
-    let rest = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+/// What it has to spare now.
+#[must_use]
+pub fn room(directory: &Path) -> Room {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    Room {
+        ram: meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(0),
+        disk: statvfs(directory).map_or(0, |disk| disk.f_bavail * disk.f_frsize),
+    }
+}
+
+fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let rest = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     Some(rest.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
@@ -97,7 +109,8 @@ fn disk(directory: &Path) -> String {
         .into_owned();
     let model = read(&whole.join("device/model")).unwrap_or_default();
     let rotational = match read(&whole.join("queue/rotational")).as_deref() {
-        Some("1") => "calls itself rotating",
+        // Beside any such swap area the kernel reads ahead in the order of the device.
+        Some("1") => "calls itself rotating: without VMA readahead in the kernel",
         Some(_) => "not rotating",
         None => "no queue",
     };
@@ -140,7 +153,10 @@ mod tests {
     #[test]
     fn texts_of_the_kernel() {
         assert_eq!(cpu_model("processor : 0\nmodel name\t: AMD EPYC\n"), "AMD EPYC");
-        assert_eq!(ram_bytes("MemTotal:  2 kB\n"), Some(2048));
+        assert_eq!(
+            meminfo_bytes("MemFree: 1 kB\nMemTotal:  2 kB\n", "MemTotal:"),
+            Some(2048)
+        );
         assert_eq!(chosen("always [madvise] never"), "madvise");
         assert_eq!(chosen("x"), "x");
         assert_eq!(numbers(0xFE00), (254, 0));
@@ -150,6 +166,8 @@ mod tests {
     #[test]
     fn this_machine_is_told_in_two_lines() {
         let machine = machine(Path::new("/tmp"));
+        let room = room(Path::new("/tmp"));
+        assert!(room.ram > 0 && room.disk > 0, "{room:?}");
         assert!(machine["ram_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
         assert_eq!(words(&machine).lines().count(), 2);
     }

@@ -10,11 +10,15 @@ pub enum Workload {
     Seq,
     Random,
     Threads,
+    Faults,
     Stride,
     Mixed,
     Solve,
     Free,
     Usemem,
+    UsememRandom,
+    UsememThreads,
+    UsememRead,
     Swapoff,
     Huge,
     Fit,
@@ -23,17 +27,21 @@ pub enum Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::Startup,
         Self::Fill,
         Self::Seq,
         Self::Random,
         Self::Threads,
+        Self::Faults,
         Self::Stride,
         Self::Mixed,
         Self::Solve,
         Self::Free,
         Self::Usemem,
+        Self::UsememRandom,
+        Self::UsememThreads,
+        Self::UsememRead,
         Self::Swapoff,
         Self::Huge,
         Self::Fit,
@@ -49,11 +57,15 @@ impl Workload {
             Self::Seq => "seq",
             Self::Random => "random",
             Self::Threads => "threads",
+            Self::Faults => "faults",
             Self::Stride => "stride",
             Self::Mixed => "mixed",
             Self::Solve => "solve",
             Self::Free => "free",
             Self::Usemem => "usemem",
+            Self::UsememRandom => "usemem-random",
+            Self::UsememThreads => "usemem-threads",
+            Self::UsememRead => "usemem-read",
             Self::Swapoff => "swapoff",
             Self::Huge => "huge",
             Self::Fit => "fit",
@@ -71,17 +83,52 @@ impl Workload {
             Self::Seq => "rewriting passes from front to back",
             Self::Random => "random touches of pages, 1 and 2 threads",
             Self::Threads => "random touches of pages, 1, 2, 4, 8 and 16 threads",
+            Self::Faults => "what a fault costs: random touches by one thread that were no hits",
             Self::Stride => "scans forward, by columns of a matrix with rows of 32 KiB, backward",
             Self::Mixed => "a sequential writer beside two random ones (V1)",
             Self::Solve => "a dense system of equations larger than RAM (V2)",
             Self::Free => "time to give swapped memory back",
             Self::Usemem => "usemem --init-time -O -y -x -n 4 (T1)",
+            Self::UsememRandom => "usemem, a word of 4 KiB at random, twice over",
+            Self::UsememThreads => "usemem, 4 threads in place of processes",
+            Self::UsememRead => "usemem, what was written is read once",
             Self::Swapoff => "a swap area is emptied under a program (O)",
             Self::Huge => "huge pages out and back in (H)",
             Self::Fit => "what it costs where nothing overflows",
             Self::Build => "C files compiled side by side, linked and run",
             Self::Redis => "redis-server: SETs, random GETs, BGSAVE while values are replaced",
         }
+    }
+
+    /// What it gives `usemem` beside the sizes and the published options; `None`: it is another program.
+    #[must_use]
+    pub const fn usemem_options(self) -> Option<&'static str> {
+        match self {
+            Self::Usemem => Some("-n 4"),
+            Self::UsememRandom => Some("-R -j 4K -r 2 -n 4"),
+            Self::UsememThreads => Some("-n 1 -t 4"),
+            Self::UsememRead => Some("-o -n 4"),
+            _ => None,
+        }
+    }
+
+    /// Its processes, where there are several.
+    #[must_use]
+    pub const fn processes(self) -> u64 {
+        match self {
+            Self::Usemem | Self::UsememRandom | Self::UsememRead => 4,
+            _ => 1,
+        }
+    }
+
+    /// Whether the tour has it.
+    #[must_use]
+    pub const fn is_toured(self) -> bool {
+        let other_way = matches!(
+            self,
+            Self::Threads | Self::Faults | Self::UsememRandom | Self::UsememThreads | Self::UsememRead
+        );
+        self.tool().is_none() && !other_way
     }
 
     /// The program that must be installed.
@@ -99,7 +146,14 @@ impl Workload {
     pub const fn maps(self) -> bool {
         matches!(
             self,
-            Self::Fill | Self::Seq | Self::Random | Self::Threads | Self::Stride | Self::Mixed | Self::Free
+            Self::Fill
+                | Self::Seq
+                | Self::Random
+                | Self::Threads
+                | Self::Faults
+                | Self::Stride
+                | Self::Mixed
+                | Self::Free
         )
     }
 
@@ -110,7 +164,7 @@ impl Workload {
 }
 
 /// A name of the command line: a workload, `readahead`: V1 and V2 under every policy, or `scale`: what a fault costs by the
-/// number of threads and by the size of RAM and data.
+/// number of threads and by the size of RAM and data, what a start costs, and what farpage takes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Workload(Workload),

@@ -1,22 +1,27 @@
 //! What is going to be measured: which sides, with how much RAM and data. Decided before anything runs.
 
+mod scale;
+
 use std::path::PathBuf;
 
 use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::names::{Against, Backing, Subject, System, Workload};
+pub use scale::Room;
 
-/// RAM and rounds of the tour, which is to end within minutes on a disk, and of what is asked for by name.
+/// RAM and rounds of the tour, which is to end within minutes on a disk, and of what is asked for by name. `scale` takes minutes
+/// for a single round.
 const TOUR: (u64, u32) = (96 << 20, 3);
 const NAMED: (u64, u32) = (128 << 20, 5);
+const SCALE_ROUNDS: u32 = 1;
 const FACTOR: f64 = 4.0;
 /// `solve` goes over its matrix again and again, which is at most so many times its RAM; in the tour less.
 const SOLVE_FACTOR_MAX: f64 = 2.0;
 const SOLVE_FACTOR_TOUR: f64 = 1.5;
 /// Below this farpage's own needs, and the kernel's for a process, are most of it.
 const RAM_MIN: u64 = 16 << 20;
-/// Processes of `usemem`.
-pub const USEMEM_PROCESSES: u64 = 4;
+/// Processes or threads of `usemem`, which share the data out.
+const USEMEM_SHARES: u64 = 4;
 /// The policies of `readahead`'s rows.
 const POLICIES: [&str; 4] = ["none", "cluster", "vma", "adaptive"];
 /// The kernel's ways of emptying an area, as `farpage swapoff` repeats them: order and window.
@@ -80,6 +85,9 @@ pub struct Config {
     pub incompressible: bool,
     pub json: Option<PathBuf>,
     pub html: Option<PathBuf>,
+    pub markdown: Option<PathBuf>,
+    /// What build it is, for the reports.
+    pub build: Option<String>,
     /// The binary `farpage`, which is also the workloads' and the keeper's.
     pub program: PathBuf,
     /// The command as it was given.
@@ -162,7 +170,8 @@ impl Comparison {
     #[must_use]
     pub fn title(&self) -> String {
         if self.workload == Workload::Startup {
-            return format!("startup: {}", self.workload.about());
+            let ram = format_size(self.ram_bytes);
+            return format!("startup: {}; {ram} of RAM", self.workload.about());
         }
         let gain = self.gain.map_or(String::new(), |system| {
             format!("what {} is worth: ", system.letter())
@@ -181,12 +190,13 @@ impl Comparison {
         )
     }
 
-    /// The options of `usemem`.
+    /// The options of `usemem`, if it is that.
     #[must_use]
-    pub fn usemem_words(&self) -> Vec<String> {
-        let each = self.data_bytes / USEMEM_PROCESSES;
-        let words = format!("--init-time -O -y -x -n {USEMEM_PROCESSES} {each}");
-        words.split(' ').map(str::to_owned).collect()
+    pub fn usemem_words(&self) -> Option<Vec<String>> {
+        let options = self.workload.usemem_options()?;
+        let each = self.data_bytes / USEMEM_SHARES;
+        let words = format!("--init-time -O -y -x {options} {each}");
+        Some(words.split(' ').map(str::to_owned).collect())
     }
 }
 
@@ -219,6 +229,8 @@ pub struct Abilities {
     pub zram: Result<(), String>,
     /// A tmpfs for farpage's file.
     pub memory: Result<(), String>,
+    /// For `scale`.
+    pub room: Room,
     /// What is installed of what workloads need.
     pub tools: Vec<&'static str>,
 }
@@ -240,7 +252,10 @@ impl Abilities {
 /// One line, for what can't be done.
 pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
     let tour = config.subjects.is_empty() && config.baseline.is_empty();
-    let (ram, rounds) = if tour { TOUR } else { NAMED };
+    let (ram, mut rounds) = if tour { TOUR } else { NAMED };
+    if config.subjects.contains(&Subject::Scale) {
+        rounds = SCALE_ROUNDS;
+    }
     let ram_bytes = config.ram_bytes.unwrap_or(ram);
     let factor = config.factor.unwrap_or(FACTOR);
     if ram_bytes < RAM_MIN {
@@ -298,10 +313,10 @@ fn of_subjects(
     notes: &mut Vec<String>,
 ) -> Vec<Comparison> {
     let subjects = if sizes.tour {
-        notes.push("build, redis and threads are not in the tour: name them".to_owned());
-        let is_toured = |one: &Workload| one.tool().is_none() && *one != Workload::Threads;
-        let toured = Workload::ALL.into_iter().filter(is_toured);
-        toured.map(Subject::Workload).collect()
+        let (toured, named): (Vec<_>, Vec<_>) = Workload::ALL.into_iter().partition(|one| one.is_toured());
+        let named: Vec<_> = named.into_iter().map(Workload::name).collect();
+        notes.push(format!("not in the tour, but by name: {}", named.join(", ")));
+        toured.into_iter().map(Subject::Workload).collect()
     } else {
         config.subjects.clone()
     };
@@ -319,7 +334,11 @@ fn of_subjects(
                 of_workload(workload, against, sizes, &backings, &mut comparisons)
             }
             Subject::Readahead => of_readahead(against, sizes, &mut comparisons),
-            Subject::Scale => of_scale(against, sizes, able, notes, &mut comparisons),
+            Subject::Scale => {
+                let ram_bytes = config.ram_bytes.unwrap_or(scale::RAM_MAX);
+                let sizes = (Sizes { ram_bytes, ..sizes }, config.incompressible);
+                scale::of_scale(against, sizes, able, notes, &mut comparisons);
+            }
         }
     }
     comparisons
@@ -527,7 +546,8 @@ fn of_baseline(
     comparisons
 }
 
-/// V1 and V2 under every policy, on a swap file: in compressed RAM nothing is read ahead from a device.
+/// V1 and V2 under every policy, on a swap file: in compressed RAM nothing is read ahead from a device. Then what random touches pay
+/// for readahead that is of no use to them.
 fn of_readahead(against: &[Against], sizes: Sizes, comparisons: &mut Vec<Comparison>) {
     for workload in [Workload::Mixed, Workload::Solve] {
         let kernel = against.contains(&Against::KernelFile).then_some(Side::Kernel);
@@ -535,25 +555,12 @@ fn of_readahead(against: &[Against], sizes: Sizes, comparisons: &mut Vec<Compari
         let sides = kernel.into_iter().chain(ours).collect();
         comparisons.push(sizes.comparison(workload, Backing::File, sides));
     }
-}
-
-/// Threads at the RAM asked for, beside the kernel; then farpage alone, on a swap file, with RAM from the least to that, in steps of
-/// four times.
-fn of_scale(
-    against: &[Against],
-    sizes: Sizes,
-    able: &Abilities,
-    notes: &mut Vec<String>,
-    comparisons: &mut Vec<Comparison>,
-) {
-    let threads = Workload::Threads;
-    let found = backings(threads, able, notes);
-    of_workload(threads, against, sizes, &found, comparisons);
-    let steps = core::iter::successors(Some(RAM_MIN), |bytes| Some(4 * bytes));
-    for ram_bytes in steps.take_while(|bytes| *bytes <= sizes.ram_bytes) {
-        let sizes = Sizes { ram_bytes, ..sizes };
-        comparisons.push(sizes.comparison(Workload::Startup, Backing::File, vec![Side::Ram, FARPAGE]));
-        comparisons.push(sizes.comparison(Workload::Random, Backing::File, vec![FARPAGE]));
+    for backing in [Backing::File, Backing::Compressed] {
+        let sides = ["adaptive", "none"].map(|policy| Side::Farpage(Way::Readahead(policy)));
+        comparisons.push(Comparison {
+            gain: Some(System::Readahead),
+            ..sizes.comparison(Workload::Random, backing, sides.into())
+        });
     }
 }
 

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use crate::figures::{Spread, figure};
 use crate::names::System;
 use crate::plan::{Comparison, Side};
+use crate::published;
 use crate::side::Run;
-use crate::targets::{Measure, measures, published};
+use crate::targets::{Measure, Target, measures};
 
 /// Characters of a line of text that is no row.
 const WIDTH: usize = 124;
@@ -85,7 +86,7 @@ impl Result {
             let against = other.map(|other| sides[other]);
             let target = measure
                 .target
-                .filter(|_| sides[side].is_aimed() && self.comparison.gain.is_none())
+                .filter(|_| sides[side].is_aimed())
                 .and_then(|target| target.judge(against, ratio.map(|ratio| ratio.median), ours.median));
             Some(Row {
                 measure,
@@ -138,8 +139,8 @@ impl Result {
         for failure in self.failures() {
             text.push_str(&format!("  FAILED {failure}\n"));
         }
-        if let Some(published) = published(self.comparison.workload, self.comparison.backing) {
-            text.push_str(&wrapped(published));
+        if let Some(published) = published::beside(self.comparison.workload, self.comparison.backing) {
+            text.push_str(&wrapped(&published));
         }
         text
     }
@@ -154,11 +155,13 @@ impl Result {
                 "words": row.measure.words,
                 "side": row.side.name(),
                 "against": row.against.map(Side::name),
+                "aimed": row.side.is_aimed(),
                 "ratio": spread(&row.ratio),
                 "ours": row.ours.json(),
                 "theirs": spread(&row.theirs),
                 "target": row.target.as_ref().map(|(target, _)| target),
                 "met": row.target.as_ref().map(|(_, met)| met),
+                "judged": row.measure.target.map(Target::judged),
             })
         };
         let rows: Vec<_> = self
@@ -185,7 +188,7 @@ impl Result {
             "sides": self.comparison.sides.iter().map(|side| side.name()).collect::<Vec<_>>(),
             "rows": rows,
             "failures": self.failures(),
-            "published": published(self.comparison.workload, self.comparison.backing),
+            "published": published::beside(self.comparison.workload, self.comparison.backing),
             "runs": self.runs.iter().map(run).collect::<Vec<_>>(),
         })
     }

@@ -17,15 +17,16 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
-use farpage_core::units::PAGE_SIZE;
 use serde_json::{Value, json};
 
 use crate::cgroup;
+use crate::counters;
 use crate::emptying;
 use crate::keeper::Keeper;
 use crate::names::{Backing, Workload};
-use crate::plan::{Comparison, Config, HUGE_WAYS, MEMORY_DIRECTORY, Side, USEMEM_PROCESSES, Way};
+use crate::plan::{Comparison, Config, HUGE_WAYS, MEMORY_DIRECTORY, Side, Way};
 use crate::program::{Ended, Program, TIME_MAX};
+use crate::samples::{Sampler, Source};
 
 /// What farpage's budget leaves of the hard limit for what is not in it: so many bytes, and a part of the limit. The
 /// cgroup's peak was 1.5 to 1.9 MiB above budgets of 16 to 180 MiB.
@@ -42,23 +43,6 @@ const COMPRESSED_PART: (f64, f64) = (0.44, 1.05);
 const LINES: usize = 3;
 const SWAP_SLACK: u64 = 64 << 20;
 const TMPFS_LISTS_PART: u64 = 256;
-const VMSTAT: [&str; 7] = [
-    "pswpin",
-    "pswpout",
-    "swap_ra",
-    "swap_ra_hit",
-    "pgmajfault",
-    "thp_swpout",
-    "thp_swpout_fallback",
-];
-/// Of farpage's statistics: figures, and the counters that they are of, per GB out.
-const PER_GB: [(&str, &str); 3] = [
-    ("uffd_move_per_gb", "uffd_move"),
-    ("tlb_flush_call_per_gb", "tlb_flush_call"),
-    ("slot_lock_per_gb", "slot_lock"),
-];
-/// Huge pages that the kernel brought in whole: /proc/vmstat has no line for them.
-const HUGE_SWPIN: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/swpin";
 
 /// What one run gave.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,7 +86,7 @@ impl Runner<'_> {
     pub fn run(&mut self, of: &Comparison, side: Side, zram_bytes: Option<u64>) -> Result<Run, String> {
         let mark = self.keeper.mark();
         let ran = self.prepare(of, side, zram_bytes).and_then(|(place, words)| {
-            let before = vmstat();
+            let before = counters::vmstat();
             let told = self.execute(of, side, &words, &place)?;
             Ok(gather(&words, &place, &before, told, side))
         });
@@ -147,7 +131,14 @@ impl Runner<'_> {
     ) -> Result<(Place, Vec<String>), String> {
         let limit = match of.backing {
             Backing::File | Backing::Memory => of.ram_bytes,
-            Backing::Compressed => of.ram_bytes + zram_bytes.unwrap_or(self.compressed_estimate(of)),
+            Backing::Compressed => {
+                of.ram_bytes
+                    + zram_bytes.unwrap_or(compressed_bytes(
+                        of.ram_bytes,
+                        of.data_bytes,
+                        self.config.incompressible,
+                    ))
+            }
         };
         let stats = self.keeper.temporary()?;
         let mut words = self.farpage_words(of, side, limit, &stats);
@@ -164,15 +155,6 @@ impl Runner<'_> {
         Ok((place, words))
     }
 
-    fn compressed_estimate(&self, of: &Comparison) -> u64 {
-        let part = if self.config.incompressible {
-            COMPRESSED_PART.1
-        } else {
-            COMPRESSED_PART.0
-        };
-        (of.data_bytes.saturating_sub(of.ram_bytes) as f64 * part) as u64
-    }
-
     /// `farpage run` up to its `--`.
     fn farpage_words(&self, of: &Comparison, side: Side, limit: u64, stats: &Path) -> Vec<String> {
         let mut words = vec![
@@ -182,6 +164,10 @@ impl Runner<'_> {
             format!("--ram={}", budget(of.workload, limit)),
         ];
         words.push(match of.backing {
+            // What has a size is allocated as a whole: that takes time, and these may be as large as the disk.
+            Backing::File if matches!(of.workload, Workload::Startup | Workload::Faults) => {
+                format!("--swap={}", self.config.directory.display())
+            }
             Backing::File => format!("--swap={}:{}", self.config.directory.display(), swap_bytes(of)),
             Backing::Memory => format!("--swap={MEMORY_DIRECTORY}:{}", of.data_bytes),
             // The engine takes less where this is more than it can do.
@@ -226,16 +212,10 @@ impl Runner<'_> {
         if side == Side::Mapped {
             words.push("--mapped".to_owned());
         }
-        match of.workload {
-            Workload::Usemem => {
-                words.push("--".to_owned());
-                words.extend(of.usemem_words());
-            }
-            Workload::Startup => {
-                words.push("--".to_owned());
-                words.extend(started.iter().cloned());
-            }
-            _ => {}
+        let startup = (of.workload == Workload::Startup).then(|| started.to_vec());
+        if let Some(further) = of.usemem_words().or(startup) {
+            words.push("--".to_owned());
+            words.extend(further);
         }
         words
     }
@@ -260,6 +240,7 @@ impl Runner<'_> {
         // Should we be killed before the keeper knows of the group, the cgroup's removal ends it too.
         let mark = self.keeper.mark();
         self.keeper.group(program.id())?;
+        let sampler = self.source(of, side, program.id()).map(Sampler::start);
         let mut emptied = None;
         if meets && program.meets() {
             emptied = Some(match &place.swap {
@@ -268,11 +249,27 @@ impl Runner<'_> {
             });
             program.go_on();
         }
-        let ended = program.end(|| self.keeper.undo_to(mark))?;
+        let ended = program.end(|| self.keeper.undo_to(mark));
+        let samples = sampler.map(Sampler::end);
+        let ended = ended?;
         if self.keeper.mark() > mark {
             self.keeper.forget()?;
         }
-        Ok(Told { ended, emptied })
+        Ok(Told {
+            ended,
+            emptied,
+            samples,
+        })
+    }
+
+    /// Whose counters are looked at during the run; nobody's where nothing is swapped.
+    fn source(&self, of: &Comparison, side: Side, program: u32) -> Option<Source> {
+        match side {
+            _ if of.workload == Workload::Startup => None,
+            Side::Ram => None,
+            Side::Kernel | Side::Mapped => Some(Source::Kernel),
+            Side::Farpage(_) => Some(Source::Farpage(self.config.program.clone(), program)),
+        }
     }
 }
 
@@ -280,6 +277,18 @@ impl Runner<'_> {
 struct Told {
     ended: Ended,
     emptied: Option<Result<Value, String>>,
+    samples: Option<Value>,
+}
+
+/// What the data that is not in RAM makes when it is compressed.
+#[must_use]
+pub fn compressed_bytes(ram_bytes: u64, data_bytes: u64, incompressible: bool) -> u64 {
+    let part = if incompressible {
+        COMPRESSED_PART.1
+    } else {
+        COMPRESSED_PART.0
+    };
+    (data_bytes.saturating_sub(ram_bytes) as f64 * part) as u64
 }
 
 /// Of a swap file or device, on either side. farpage's file in RAM is as large as the data, and no larger: it is allocated as a
@@ -302,8 +311,7 @@ fn tmpfs_bytes(of: &Comparison) -> u64 {
 fn budget(workload: Workload, limit: u64) -> u64 {
     let (part, others) = match workload {
         Workload::Build | Workload::Redis => (RESERVE_PART_OTHERS, 0),
-        Workload::Usemem => (RESERVE_PART, USEMEM_PROCESSES - 1),
-        _ => (RESERVE_PART, 0),
+        _ => (RESERVE_PART, workload.processes() - 1),
     };
     limit - limit / part - RESERVE_BYTES - others * RESERVE_PROCESS_BYTES
 }
@@ -320,8 +328,11 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
     if let Some(peak) = place.swap.as_deref().and_then(zram_peak) {
         facts["zram_peak_bytes"] = json!(peak);
     }
+    if let Some(samples) = told.samples {
+        facts["samples"] = samples;
+    }
     if side == Side::Kernel {
-        facts["vmstat"] = difference(before, &vmstat());
+        facts["vmstat"] = counters::difference(before, &counters::vmstat());
     }
     if let Some(stats) = &place.stats {
         let text = fs::read_to_string(stats).unwrap_or_default();
@@ -333,13 +344,19 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
         Some(Err(why)) => failure = failure.or(Some(format!("not emptied: {why}"))),
         _ => {}
     }
-    let counters = if side == Side::Kernel {
+    let of_side = if side == Side::Kernel {
         &facts["vmstat"]
     } else {
         &facts["farpage"]
     };
     if figures.is_object() {
-        merge(&mut figures, counted(counters));
+        merge(&mut figures, counters::figures(of_side));
+        let pages = figures["pages"].as_f64();
+        merge(&mut figures, counters::engine(&facts["farpage"], pages));
+        let of_writer = counters::hit_percent(counters::region_of(of_side, &figures["sequential_address"]));
+        if let Some(percent) = of_writer {
+            figures["sequential_hit_percent"] = json!(percent);
+        }
     }
     Run {
         side: 0,
@@ -348,39 +365,6 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
         failure,
         facts,
     }
-}
-
-/// Figures that the counters of a run tell.
-fn counted(counters: &Value) -> Value {
-    let mut figures = json!({});
-    // On a device as fast as RAM the kernel reads nothing ahead and counts a few hits all the same.
-    if let (Some(ahead), Some(hits)) = (counters["swap_ra"].as_f64(), counters["swap_ra_hit"].as_f64())
-        && ahead > 0.0
-        && hits <= ahead
-    {
-        figures["readahead_hit_percent"] = json!(hits * 100.0 / ahead);
-    }
-    for name in ["thp_swpout", "thp_swpout_fallback", "thp_swpin"] {
-        if !counters[name].is_null() {
-            figures[name] = counters[name].clone();
-        }
-    }
-    let out_gb = gb_out(counters);
-    for (name, counter) in PER_GB {
-        if let Some(count) = counters[counter].as_f64().filter(|_| out_gb > 0.0) {
-            figures[name] = json!(count / out_gb);
-        }
-    }
-    figures
-}
-
-/// What went out, in GB.
-fn gb_out(counters: &Value) -> f64 {
-    let pages = |name: &str| counters[name].as_f64().unwrap_or(0.0);
-    let written_back = pages("zswpwb");
-    let all =
-        pages("pswpout") - written_back + pages("zswpout") + pages("swpout_zero") + pages("swpout_unchanged");
-    all * PAGE_SIZE as f64 / 1e9
 }
 
 fn merge(figures: &mut Value, more: Value) {
@@ -428,35 +412,6 @@ fn outcome(ended: &Ended, oom_kills: u64) -> (Value, Option<String>) {
     }
 }
 
-/// The kernel's counters of swap, of the whole machine.
-fn vmstat() -> Value {
-    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let mut counters = json!({});
-    for line in text.lines() {
-        if let Some((name, number)) = line.split_once(' ')
-            && VMSTAT.contains(&name)
-        {
-            counters[name] = json!(number.parse::<u64>().unwrap_or(0));
-        }
-    }
-    let whole = fs::read_to_string(HUGE_SWPIN).unwrap_or_default();
-    if let Ok(number) = whole.trim().parse::<u64>() {
-        counters["thp_swpin"] = json!(number);
-    }
-    counters
-}
-
-fn difference(before: &Value, after: &Value) -> Value {
-    let mut counters = json!({});
-    for (name, value) in after.as_object().into_iter().flatten() {
-        let (Some(then), Some(now)) = (before[name].as_u64(), value.as_u64()) else {
-            continue;
-        };
-        counters[name] = json!(now.saturating_sub(then));
-    }
-    counters
-}
-
 /// The most memory that a zram device held, in bytes: the fifth number of its mm_stat.
 fn zram_peak(device: &Path) -> Option<u64> {
     let name = device.file_name()?;
@@ -491,23 +446,6 @@ mod tests {
         let killed = outcome(&ended(9, "", ""), 1).1;
         assert_eq!(killed.as_deref(), Some("killed by the kernel, out of memory"));
         assert!(outcome(&ended(0, "hello", ""), 0).1.is_some());
-    }
-
-    #[test]
-    fn counters_are_of_the_run() {
-        let got = difference(&json!({"a": 5, "b": 7}), &json!({"a": 9, "b": 7, "c": 1}));
-        assert_eq!(got, json!({"a": 4, "b": 0}));
-    }
-
-    #[test]
-    fn figures_of_counters() {
-        let got = counted(&json!({"swap_ra": 50, "swap_ra_hit": 40, "thp_swpout": 3, "pswpin": 1}));
-        assert_eq!(got, json!({"readahead_hit_percent": 80.0, "thp_swpout": 3}));
-        assert_eq!(counted(&json!({"swap_ra": 5, "swap_ra_hit": 6})), json!({}));
-        // 250,000 pages are 1.024 GB.
-        let got =
-            counted(&json!({"pswpout": 200_000, "zswpout": 60_000, "zswpwb": 10_000, "uffd_move": 2048}));
-        assert_eq!(got, json!({"uffd_move_per_gb": 2000.0}));
     }
 
     #[test]

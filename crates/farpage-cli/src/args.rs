@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use farpage::supervisor::AreaSpec;
 use farpage::swapoff::{self, Order};
 use farpage_core::huge::{Huge, SwapIn, SwapOut};
-use farpage_core::readahead::Policy;
+use farpage_core::readahead::{PAGE_CLUSTER_DEFAULT, Policy};
 use farpage_core::slot_cache::SlotPolicy;
 use farpage_core::units::parse_size;
 
@@ -151,6 +151,10 @@ pub struct RunArgs {
     /// What is read ahead when a page is swapped in
     #[arg(long, value_enum, env = "FARPAGE_READAHEAD", default_value_t = Readahead::Adaptive)]
     pub readahead: Readahead,
+
+    /// Greatest window of --readahead cluster (up to 10) and vma (up to 5): 2^N pages, as vm.page-cluster; 3 by default, 0: none is read ahead
+    #[arg(long, value_name = "N", env = "FARPAGE_PAGE_CLUSTER")]
+    pub page_cluster: Option<u32>,
 
     /// How slots of the swap areas are taken and given back
     #[arg(long, value_enum, env = "FARPAGE_SLOTS", default_value_t = SlotsArg::PercpuCluster)]
@@ -375,7 +379,7 @@ impl HugeSwapinArg {
 pub enum Readahead {
     /// Nothing
     None,
-    /// Neighbours in the swap file, 8 pages, as Linux does on rotating disks
+    /// Neighbours in the swap file, up to 8 pages, as Linux does on rotating disks
     Cluster,
     /// Neighbours in memory, up to 8 pages, as Linux does otherwise
     Vma,
@@ -397,6 +401,30 @@ impl SlotsArg {
         match self {
             Self::PercpuCluster => SlotPolicy::PercpuCluster,
             Self::Cache => SlotPolicy::Cache,
+        }
+    }
+}
+
+impl RunArgs {
+    /// What `--page-cluster` comes to.
+    ///
+    /// # Errors
+    /// One line, where it would make no difference.
+    pub fn page_cluster(&self) -> Result<u32, String> {
+        let Some(wanted) = self.page_cluster else {
+            return Ok(PAGE_CLUSTER_DEFAULT);
+        };
+        let policy = self.readahead.policy();
+        match policy.page_cluster_max() {
+            Some(most) if wanted <= most => Ok(wanted),
+            Some(most) => Err(format!(
+                "--page-cluster {wanted}: windows of --readahead {policy} have at most {} pages; give 0 to {most}",
+                1 << most
+            )),
+            None => Err(format!(
+                "--page-cluster {wanted}: --readahead {policy} has no windows of such a size; give --readahead vma or cluster \
+                 with it"
+            )),
         }
     }
 }
@@ -508,6 +536,25 @@ mod tests {
         assert_eq!(args.slots.policy(), SlotPolicy::default());
         let args = run_args(&["--slots", "cache", "--", "true"]).expect("parses");
         assert_eq!(args.slots.policy(), SlotPolicy::Cache);
+    }
+
+    #[test]
+    fn page_cluster_is_refused_where_it_makes_no_difference() {
+        let of = |words: &[&str]| {
+            run_args(&[words, &["--", "true"]].concat())
+                .expect("parses")
+                .page_cluster()
+        };
+        assert_eq!(of(&[]), Ok(3));
+        assert_eq!(of(&["--readahead", "vma", "--page-cluster", "5"]), Ok(5));
+        assert_eq!(of(&["--readahead", "cluster", "--page-cluster", "10"]), Ok(10));
+        assert_eq!(of(&["--readahead", "cluster", "--page-cluster", "0"]), Ok(0));
+        let refused = |words| of(words).expect_err("refused");
+        assert!(refused(&["--readahead", "vma", "--page-cluster", "6"]).contains("give 0 to 5"));
+        assert!(refused(&["--readahead", "cluster", "--page-cluster", "11"]).contains("at most 1024 pages"));
+        assert!(refused(&["--page-cluster", "3"]).contains("--readahead adaptive has no windows"));
+        assert!(refused(&["--readahead", "none", "--page-cluster", "3"]).contains("--readahead none"));
+        assert!(run_args(&["--page-cluster", "x", "--", "true"]).is_err());
     }
 
     #[test]

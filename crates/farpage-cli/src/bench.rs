@@ -16,12 +16,13 @@ Examples:
   farpage bench seq random --ram 384M        by name, 5 pairs
   farpage bench fill --against kernel-zram --json fill.json
   farpage bench readahead                    V1 and V2 under every readahead policy
-  farpage bench scale --ram 16G --pairs 1    1 to 16 threads, and RAM from 16 MiB to that with data of 4 times
+  farpage bench scale                        1 to 16 threads, and RAM of 16 MiB to 16 GiB, as far as there is room
   farpage bench --baseline V,H,O             what VMA readahead, huge pages and swapoff readahead are worth
+  farpage bench --report a.json b.json c.json --markdown runs.md     three runs side by side, nothing measured
   farpage bench mixed --run-args '--readahead vma --delivery thread'
 
-Names: startup fill seq random threads stride mixed solve free usemem swapoff huge fit
-build (needs gcc) redis (needs redis-server) readahead scale.
+Names: startup fill seq random threads faults stride mixed solve free usemem usemem-random
+usemem-threads usemem-read swapoff huge fit build (needs gcc) redis (needs redis-server) readahead scale.
 
 As root each program runs in a cgroup of the same hard limit on both sides, in turn; the kernel's side has a swap
 file or a zram device of its own, which is gone afterwards however the run ends. Swap that is there already is not
@@ -45,7 +46,7 @@ pub struct BenchArgs {
     #[arg(long, value_delimiter = ',', value_parser = Against::parse)]
     pub against: Vec<Against>,
 
-    /// RAM of every side [default: 128M; 96M for the tour]
+    /// RAM of every side [default: 128M; 96M for the tour, up to 16G for scale]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub ram: Option<u64>,
 
@@ -53,7 +54,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FACTOR")]
     pub size: Option<f64>,
 
-    /// How often both sides run, in turn [default: 5; 3 for the tour]
+    /// How often both sides run, in turn [default: 5; 3 for the tour, 1 with scale]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub pairs: Option<u32>,
 
@@ -76,6 +77,18 @@ pub struct BenchArgs {
     /// Write a page with tables and plots to FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+
+    /// Write a document to FILE: targets met and missed, what is lost and why, all ratios
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+
+    /// What build it is, for the reports: a commit
+    #[arg(long, value_name = "TEXT")]
+    pub build: Option<String>,
+
+    /// Measure nothing: write --markdown and --html from FILEs that --json wrote, those of several runs side by side
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["names", "baseline", "against", "json", "build"])]
+    pub report: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -129,6 +142,17 @@ fn failed(text: String) -> Failure {
 }
 
 pub fn bench(args: BenchArgs) -> Result<u8, Failure> {
+    if !args.report.is_empty() {
+        let (markdown, html) = (args.markdown.as_deref(), args.html.as_deref());
+        if markdown.is_none() && html.is_none() {
+            return Err(failed(
+                "--report: name a file to write with --markdown or --html".to_owned(),
+            ));
+        }
+        return farpage_bench::rewrite(&args.report, markdown, html)
+            .map(|()| 0)
+            .map_err(failed);
+    }
     let program = env::current_exe().map_err(|error| failed(format!("own path: {error}")))?;
     let config = Config {
         subjects: args.names,
@@ -142,6 +166,8 @@ pub fn bench(args: BenchArgs) -> Result<u8, Failure> {
         incompressible: args.incompressible,
         json: args.json,
         html: args.html,
+        markdown: args.markdown,
+        build: args.build,
         program,
         command: env::args_os()
             .map(|word| word.to_string_lossy().into_owned())
@@ -210,6 +236,21 @@ mod tests {
         assert_eq!(args.against, [Against::Ram, Against::KernelFile]);
         assert_eq!((args.ram, args.size), (Some(384 << 20), Some(2.5)));
         assert_eq!(args.run_args, "--readahead vma");
+    }
+
+    #[test]
+    fn stored_reports_are_written_again_and_nothing_is_measured() {
+        let several = args(&["--report", "a.json", "b.json", "--markdown", "runs.md"]).expect("parses");
+        assert_eq!(several.report, [PathBuf::from("a.json"), PathBuf::from("b.json")]);
+        assert!(args(&["seq", "--report", "a.json", "--markdown", "runs.md"]).is_err());
+        assert!(args(&["--report", "--markdown", "runs.md"]).is_err());
+        let nowhere = bench(args(&["--report", "a.json"]).expect("parses"));
+        assert!(
+            nowhere
+                .expect_err("refused")
+                .text
+                .contains("--markdown or --html")
+        );
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub fn stats(snapshot: &Snapshot, run: Option<RunFacts<'_>>) -> Value {
         "swap_ra_hit_standard_error".to_owned(),
         json!(snapshot.readahead.standard_error),
     );
+    object.insert("readahead_regions".to_owned(), regions(snapshot));
     for (name, counter) in [
         ("slot_lock_per_1000_swpout", Counter::SlotLock),
         ("slot_lock_missed_per_1000_swpout", Counter::SlotLockMissed),
@@ -66,6 +67,21 @@ pub fn stats(snapshot: &Snapshot, run: Option<RunFacts<'_>>) -> Value {
     object.insert("areas".to_owned(), areas(snapshot));
     object.insert("processes".to_owned(), processes(snapshot));
     Value::Object(object)
+}
+
+/// Those mappings that most pages were read ahead in.
+fn regions(snapshot: &Snapshot) -> Value {
+    let region = |region: &farpage::snapshot::RegionReadahead| {
+        json!({
+            "pid": region.pid,
+            "address": region.address,
+            "size_bytes": region.size_bytes,
+            "swap_ra": region.readahead.pages,
+            "swap_ra_hit": region.readahead.hits as u64,
+            "swap_ra_hit_standard_error": region.readahead.standard_error,
+        })
+    };
+    snapshot.regions.iter().map(region).collect()
 }
 
 /// A counter per 1000 pages that got a slot; none of them: no figure.
@@ -95,6 +111,11 @@ fn areas(snapshot: &Snapshot) -> Value {
             "used_bytes": area.used_bytes,
             "priority": area.priority,
             "closed": area.closed,
+            "read_own_ns": area.read_ns[0],
+            "read_median_ns": area.read_ns[1],
+            "read_seek_ns": area.read_ns[2],
+            "prefetch_depth": area.depth,
+            "dear_seeks": area.has_dear_seeks,
         })
     };
     snapshot.areas.iter().map(area).collect()
@@ -167,7 +188,7 @@ mod tests {
         let value = stats(&sample(), None);
         assert!(Counter::ALL.iter().all(|counter| value[counter.name()].is_u64()));
         assert!(value["exit_code"].is_null());
-        // 19 further keys: a counter that took the name of a gauge would be missing here.
-        assert_eq!(value.as_object().map(Map::len), Some(Counter::COUNT + 19));
+        // 20 further keys: a counter that took the name of a gauge would be missing here.
+        assert_eq!(value.as_object().map(Map::len), Some(Counter::COUNT + 20));
     }
 }

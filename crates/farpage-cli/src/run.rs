@@ -39,6 +39,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
             "this binary carries no preload library; build it with `make build`",
         ));
     }
+    let page_cluster = args.page_cluster().map_err(|why| failed(&why))?;
     let areas = areas(&args)?;
     check_command(&args.command)?;
     let delivery = delivery(args.delivery)?;
@@ -57,6 +58,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         allow_io_uring: args.allow_io_uring,
         ignores_sigpipe: sigpipe::was_ignored(),
         readahead: args.readahead.policy(),
+        page_cluster,
         huge: args.huge.setting(),
         huge_swapin: args.huge_swapin.setting(),
         huge_swapout: args.huge_swapout.setting(),

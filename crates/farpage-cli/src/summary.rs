@@ -232,6 +232,7 @@ pub mod tests {
                 hits: 0.0,
                 standard_error: 0.0,
             },
+            regions: Vec::new(),
             windows: Vec::new(),
             latency: [const { Vec::new() }; 4],
             areas: Vec::new(),

@@ -57,7 +57,7 @@ pub const POINTS: [&str; 136] = [
     "evict-worded",
     "evict-queued",
     "hold-copied",
-    "hold-charged",
+    "hold-counted",
     "hold-worded",
     "store-zero",
     "store-slot",

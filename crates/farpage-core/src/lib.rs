@@ -27,6 +27,7 @@
 //! | [`slots`] | which slots an allocation gets, and what a free does to its cluster |
 //! | [`slot_cache`] | slots that a CPU keeps: a policy |
 //! | [`devices`] | which slots and blocks belong to which device |
+//! | [`pace`] | what reads of a device take: how many may be in flight, whether seeks are dear |
 //! | [`fifo`] | which cluster was filled longest ago |
 //! | [`bit_tree`] | sets of clusters that a death can't break |
 //! | [`zpool`] | where compressed objects sit: size classes, zpages, handles |
@@ -56,6 +57,7 @@ pub mod devices;
 pub mod fifo;
 pub mod huge;
 pub mod kill;
+pub mod pace;
 pub mod page_state;
 // The models are of the swap core; what has statics of its own has no place in them.
 #[cfg(not(all(test, loom)))]

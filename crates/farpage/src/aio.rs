@@ -15,7 +15,7 @@ use crate::sys::{self, Errno, Piece};
 use crate::tiers::{self, Blocks};
 
 /// Most reads in flight, and pieces of all of them.
-const READS_MAX: usize = 64;
+const READS_MAX: usize = farpage_core::pace::DEPTH_MAX as usize;
 const PIECES_MAX: usize = 256;
 const NUMBER_BITS: u32 = 6;
 
@@ -194,7 +194,7 @@ impl Aio {
         })
     }
 
-    /// Reads all of `reads` into `context`, several in flight; as each is there, calls `over` with its number. What it is not
+    /// Reads all of `reads` into `context`, as many in flight as the device's pace allows; as each is there, calls `over` with its number. What it is not
     /// called for could not be read, or there was no room for it.
     pub fn read(
         &mut self,
@@ -203,13 +203,15 @@ impl Aio {
         context: &mut Context,
         mut over: impl FnMut(usize, &Context),
     ) {
-        let (mut added, mut used) = (0, 0);
+        let (mut added, mut used, mut depth, now) = (0, 0, READS_MAX, sys::now_ns());
         for blocks in reads.take(READS_MAX) {
             let Some(pieces) = self.pieces.get_mut(used..used + blocks.len) else {
                 break;
             };
             let count = tiers::read_pieces(&blocks, context, pieces);
             let (file, offset) = tiers::file_of(mm, &blocks);
+            let area = &mm.header().area[usize::from(blocks.first.0)];
+            depth = depth.min(area.pace.depth(now));
             self.requests[added] = Request {
                 // Its number, and what the kernel shall say it read.
                 data: added as u64 | (blocks.len as u64 * PAGE) << NUMBER_BITS,
@@ -223,8 +225,18 @@ impl Aio {
             (added, used) = (added + 1, used + count);
         }
         let requests: [*const Request; READS_MAX] = core::array::from_fn(|i| &raw const self.requests[i]);
-        let mut flying = self.ring.submit(&requests[..added]);
-        while flying > 0 {
+        let (mut next, mut flying) = (0, 0);
+        loop {
+            let most = added.min(next + (depth - flying));
+            let begun = self.ring.submit(&requests[next..most]);
+            if begun < most - next {
+                // What can't be begun is left to the caller.
+                added = next + begun;
+            }
+            (next, flying) = (next + begun, flying + begun);
+            if flying == 0 {
+                return;
+            }
             let mut events = [Event::default(); READS_MAX];
             let count = self.ring.wait(flying, &mut events);
             flying -= count;

@@ -7,7 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use farpage_core::units::{PAGE_SIZE, format_size};
@@ -20,6 +20,10 @@ const DEFAULT_MAX: u64 = 1 << 40;
 /// Share of the free space taken when no size is given: the rest of the machine needs some too.
 const FREE_SHARE: (u64, u64) = (9, 10);
 const AREA_MIN: u64 = 1 << 20;
+/// So much of a file or device is looked at for somebody's data.
+const HEAD: usize = 64 << 10;
+/// What mkswap writes at the end of the first page.
+const SIGNATURE: &[u8] = b"SWAPSPACE2";
 
 /// A swap file or device ready for use.
 pub struct OpenArea {
@@ -30,8 +34,36 @@ pub struct OpenArea {
     pub traits: u64,
     /// As in [`PathSpec`].
     pub priority: Option<u16>,
-    /// Without a name in any directory: gone, with what it holds, when the last descriptor is closed.
-    pub is_unlinked: bool,
+    /// The first page of what was there before, and is there again when the area is given back. None: made by us, without a name in any
+    /// directory, and gone with what it holds when the last descriptor is closed.
+    head: Option<Vec<u8>>,
+}
+
+impl OpenArea {
+    /// Whether all of it is gone with its last descriptor.
+    #[must_use]
+    pub fn is_unlinked(&self) -> bool {
+        self.head.is_none()
+    }
+
+    /// Nothing is in it any more: its space, or the sign by which it was known to be nobody's data, and is again next time. What of
+    /// that fails is left: the space comes back with the last descriptor, and a place whose beginning holds data is refused.
+    pub fn give_back(&self) {
+        let Some(head) = &self.head else {
+            let _ = self.file.set_len(0);
+            return;
+        };
+        // Not past the page cache: this is a few bytes from wherever they lie.
+        let again = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let Ok(file) = OpenOptions::new().write(true).open(again) else {
+            return;
+        };
+        let zeros = vec![0; HEAD];
+        let was_empty = head.iter().all(|&byte| byte == 0);
+        let _ = file
+            .write_all_at(if was_empty { &zeros } else { head }, 0)
+            .and_then(|()| file.sync_data());
+    }
 }
 
 /// Opens every path among the specs. The error is one line: what, why, how to mend it.
@@ -145,7 +177,7 @@ fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String>
         blocks: bytes / PAGE_SIZE as u64,
         name: shown.to_string(),
         priority: None,
-        is_unlinked: true,
+        head: None,
     })
 }
 
@@ -163,13 +195,13 @@ fn existing(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
         fs::remove_file(path).map_err(|e| format!("--swap {shown}: {e}"))?;
         return sized(file, path, size);
     }
-    if !is_ours_to_use(&mut probe) {
-        return Err(format!(
+    let head = nobodys_head(&mut probe).ok_or_else(|| {
+        format!(
             "--swap {shown}: the file holds data that is not farpage's; name a new file or remove this one"
-        ));
-    }
+        )
+    })?;
     let file = open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
-    whole(file, path, length, size)
+    whole((file, head), path, length, size)
 }
 
 fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
@@ -183,18 +215,23 @@ fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
             _ => format!("--swap {shown}: {e}"),
         })?;
     let mut probe = File::open(path).map_err(|e| format!("--swap {shown}: {e}"))?;
-    if !is_ours_to_use(&mut probe) {
-        return Err(format!(
+    let head = nobodys_head(&mut probe).ok_or_else(|| {
+        format!(
             "--swap {shown}: the device holds data; if it may be lost, clear it with `wipefs -a {shown}` and \
              zero its first 64 KiB"
-        ));
-    }
+        )
+    })?;
     let length =
         io::Seek::seek(&mut probe, io::SeekFrom::End(0)).map_err(|e| format!("--swap {shown}: {e}"))?;
-    whole(file, path, length, size)
+    whole((file, head), path, length, size)
 }
 
-fn whole(file: File, path: &Path, length: u64, size: Option<u64>) -> Result<OpenArea, String> {
+fn whole(
+    (file, head): (File, Vec<u8>),
+    path: &Path,
+    length: u64,
+    size: Option<u64>,
+) -> Result<OpenArea, String> {
     let shown = path.display();
     let bytes = size.unwrap_or(length);
     if bytes > length || bytes < AREA_MIN {
@@ -210,7 +247,7 @@ fn whole(file: File, path: &Path, length: u64, size: Option<u64>) -> Result<Open
         blocks: bytes / PAGE_SIZE as u64,
         name: shown.to_string(),
         priority: None,
-        is_unlinked: false,
+        head: Some(head),
     })
 }
 
@@ -228,13 +265,8 @@ fn traits_of_disk(file: &File) -> u64 {
             .find_map(|queue| fs::read_to_string(format!("{disk}/{queue}/{name}")).ok())
             .is_some_and(|text| text.trim() != "0")
     };
-    // A hypervisor's disk says that it rotates whatever lies beneath.
-    let real = fs::canonicalize(&disk).unwrap_or_default();
-    let is_virtual = ["/virtio", "/vbd-", "/virtual/"]
-        .iter()
-        .any(|bus| real.to_string_lossy().contains(bus));
     let mut traits = 0;
-    if ask("rotational") && !is_virtual {
+    if ask("rotational") {
         traits |= trait_of::ROTATES;
     }
     if is_disk && ask("discard_max_bytes") {
@@ -243,19 +275,23 @@ fn traits_of_disk(file: &File) -> u64 {
     traits
 }
 
-/// Empty at its beginning, or formatted as swap and not active: nobody's data.
-fn is_ours_to_use(file: &mut File) -> bool {
-    let mut head = vec![0u8; 64 << 10];
+/// The first page of what is empty at its beginning, or formatted as swap and not active: nobody's data.
+fn nobodys_head(file: &mut File) -> Option<Vec<u8>> {
+    let mut head = vec![0u8; HEAD];
     let mut filled = 0;
     while filled < head.len() {
         match file.read(&mut head[filled..]) {
             Ok(0) => break,
             Ok(n) => filled += n,
-            Err(_) => return false,
+            Err(_) => return None,
         }
     }
-    let head = &head[..filled];
-    head.iter().all(|&byte| byte == 0) || head.get(PAGE_SIZE - 10..PAGE_SIZE) == Some(b"SWAPSPACE2")
+    head.truncate(filled);
+    let is_nobodys = head.iter().all(|&byte| byte == 0)
+        || head.get(PAGE_SIZE - SIGNATURE.len()..PAGE_SIZE) == Some(SIGNATURE);
+    head.truncate(PAGE_SIZE);
+    head.shrink_to_fit();
+    is_nobodys.then_some(head)
 }
 
 fn refuse_active_swap(path: &Path) -> Result<(), String> {
@@ -298,6 +334,31 @@ mod tests {
             in_directory(&directory, None).unwrap().traits & trait_of::PUNCHES,
             0
         );
+    }
+
+    /// A device that had been used once was refused the next time, and could not join again after it had left.
+    #[test]
+    fn what_was_nobodys_before_is_so_afterwards() {
+        let path = std::env::temp_dir().join(format!("farpage-head-{}", std::process::id()));
+        let mut formatted = vec![0; 2 << 20];
+        formatted[PAGE_SIZE - SIGNATURE.len()..PAGE_SIZE].copy_from_slice(SIGNATURE);
+        for before in [vec![0; 2 << 20], formatted] {
+            fs::write(&path, &before).unwrap();
+            for _ in 0..2 {
+                let spec = PathSpec {
+                    path: path.clone(),
+                    size: None,
+                    priority: None,
+                };
+                let area = open_path(&spec).expect("nobody's data");
+                let direct = OpenOptions::new().write(true).open(&path).unwrap();
+                direct.write_all_at(&[7; 96 << 10], 0).unwrap();
+                assert!(open_path(&spec).is_err(), "somebody's data");
+                area.give_back();
+            }
+            assert_eq!(fs::read(&path).unwrap()[..PAGE_SIZE], before[..PAGE_SIZE]);
+        }
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -324,8 +324,10 @@ impl Server {
         !matches!(self.work, Work::Idle)
     }
 
-    /// The tree has ended: so has the request.
+    /// The tree has ended: so has the request, and nothing is in any area.
     pub fn end(&mut self) {
+        let named = self.files.iter().flatten().filter(|area| !area.is_unlinked());
+        named.for_each(OpenArea::give_back);
         let phase = self.pool.header().control.phase.load(Ordering::Acquire);
         if matches!(phase, phase::ASKED | phase::RUNNING) {
             self.fail("the tree has ended meanwhile");
@@ -334,6 +336,7 @@ impl Server {
 
     /// Carries the request on by a step.
     pub fn tick(&mut self) {
+        tier_files::note_seeks(&self.pool);
         let now = sys::now_ns();
         let control = &self.pool.header().control;
         let gone = self.client_is_gone(now);
@@ -550,11 +553,8 @@ impl Server {
         if !all && now.saturating_sub(since_ns) < CLOSE_NS {
             return;
         }
-        if let Some(area) = self.files[index].take()
-            && area.is_unlinked
-        {
-            // Nothing is in it; if that fails its space comes back with its last descriptor.
-            let _ = area.file.set_len(0);
+        if let Some(area) = self.files[index].take() {
+            area.give_back();
         }
         self.answer(phase::DONE);
     }

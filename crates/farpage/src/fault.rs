@@ -144,12 +144,17 @@ fn zero_fill(mm: &Mm, page: u64, seen: PageState) -> Filled {
             run += 1;
         }
     }
+    // Charged first: other threads that look for room meanwhile must not find the same.
+    mm.charge(run as i64);
     let installed = install_zeros(mm, page, run);
     kill_point!("zero-copied");
     if installed > 0 {
         // Counted before they are unlocked: a page may be evicted from then on, and a count below zero would borrow from
         // the flags beside it (a chunk once lost its mark that way, and a forked child its pages).
-        mm.count_resident(page, installed as i64);
+        mm.note_resident(page, installed as i64);
+    }
+    if installed < run {
+        mm.charge(installed as i64 - run as i64);
     }
     for i in 0..run {
         let locked = mm.load(page + i);
@@ -228,7 +233,7 @@ fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
     let header = mm.header();
     header.count(Counter::PgfaultCached, 1);
     if seen.readahead() {
-        header.hits.touched(mm.frames.is_sample(seen.frame()));
+        readahead::count_touch(mm, page, mm.frames.is_sample(seen.frame()));
     } else {
         header.count(Counter::WorkingsetRefaultAnon, 1);
         // Young: reclaim spares it once.

@@ -17,7 +17,9 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, O
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{Device, DeviceState, SHUT_LEAVING};
 use farpage_core::fifo::Fifo;
+use farpage_core::pace::Pace;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
+use farpage_core::readahead::regions::RegionHits;
 use farpage_core::slots::{self, Parts, Punch, Slots};
 use farpage_core::stats::{Counter, Histogram, Source};
 use farpage_core::swap_table::{self, SwapTable};
@@ -67,7 +69,7 @@ pub use layout::{Geometry, Layout};
 
 /// What is to be known of a swap area.
 pub mod trait_of {
-    /// Seeks are dear.
+    /// The kernel says that seeks are dear, which is to be seen (`Pace::has_dear_seeks`).
     pub const ROTATES: u64 = 1;
     /// A file of ours that takes space as it is written: holes give it back.
     pub const PUNCHES: u64 = 2;
@@ -91,6 +93,8 @@ pub struct Area {
     pub flags: AtomicI32,
     /// Bits of [`trait_of`].
     pub traits: AtomicU64,
+    /// What its reads take.
+    pub pace: Pace,
     /// File or block device path, NUL-padded, for people to read.
     pub name: [AtomicU8; 120],
 }
@@ -152,6 +156,8 @@ pub struct Header {
     pub start_ns: AtomicU64,
     /// Index of the readahead policy in `Policy::ALL`.
     pub readahead: AtomicU32,
+    /// log2 of the greatest window of the policies `cluster` and `vma`.
+    pub page_cluster: AtomicU32,
     /// Index of the setting in `Huge::ALL`, of how huge pages come back in `SwapIn::ALL`, and leave in `SwapOut::ALL`.
     pub huge: AtomicU32,
     pub huge_swapin: AtomicU32,
@@ -160,6 +166,7 @@ pub struct Header {
     pub slot_cache_floor: AtomicU64,
     pub workingset: Workingset,
     pub hits: Hits,
+    pub region_hits: RegionHits,
     pub windows: WindowCounts,
     pub area: [Area; MAX_AREAS],
     pub counters: [AtomicU64; Counter::COUNT],

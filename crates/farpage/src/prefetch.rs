@@ -150,11 +150,6 @@ fn call_one(mm: &Mm) {
     }
 }
 
-/// How many threads there are, at least 1.
-pub fn running(mm: &Mm) -> i64 {
-    i64::from(mm.prefetcher.running.load(Ordering::Relaxed).max(1))
-}
-
 /// Starts the threads that are wanted; called by the reclaimer thread.
 pub fn start_wanted(mm: &Mm) {
     let own = &mm.prefetcher;

@@ -6,9 +6,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::range_map::Range;
-use farpage_core::readahead::{
-    Cluster, Fault, Memory, PAGE_CLUSTER_DEFAULT, Policy, Slot, Streams, WINDOW_MAX, Window,
-};
+use farpage_core::readahead::regions::RegionId;
+use farpage_core::readahead::{Cluster, Fault, Memory, Policy, Slot, Streams, WINDOW_MAX, Window};
 
 use crate::mm::{CHUNK_PAGES, Mm};
 use crate::pool::MANAGED_PAGES;
@@ -54,11 +53,11 @@ impl Readahead {
         }
     }
 
-    fn memory(&self) -> Memory<'_> {
+    fn memory(&self, mm: &Mm) -> Memory<'_> {
         Memory {
             cluster: &self.cluster,
             streams: &self.streams,
-            page_cluster: PAGE_CLUSTER_DEFAULT,
+            page_cluster: mm.header().page_cluster.load(Ordering::Relaxed),
         }
     }
 
@@ -116,7 +115,7 @@ pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
             first: 0,
             end: mm.header().area[usize::from(area)].blocks.load(Ordering::Relaxed),
         });
-    let window = policy.miss(&describe(mm, touch, place), &own.memory());
+    let window = policy.miss(&describe(mm, touch, place), &own.memory(mm));
     mm.header().windows.add(window.len);
     window
 }
@@ -127,9 +126,43 @@ pub fn hit(mm: &Mm, touch: Touch, marked: bool) -> Option<Window> {
     if policy == Policy::None || mm.who.is_alone(sys::now_ns) {
         return None;
     }
-    let window = policy.hit(&describe(mm, touch, None), &mm.readahead.memory(), marked)?;
+    let window = policy.hit(&describe(mm, touch, None), &mm.readahead.memory(mm), marked)?;
     mm.header().windows.add(window.len);
     Some(window)
+}
+
+/// Counts pages that readahead brought in: `mapped`, of which `sampled` wait in frames as a sample, and `marked`. One of them is `page`: a
+/// batch is of one region, but where [`Policy::Cluster`] reaches over the end of one.
+pub fn count_ahead(mm: &Mm, page: u64, (mapped, sampled): (u64, u64), marked: u64) {
+    if mapped + marked == 0 {
+        return;
+    }
+    let header = mm.header();
+    let (id, end) = region_id(mm, page);
+    let of_region = header.region_hits.claim(id, end);
+    for hits in of_region.into_iter().chain([&header.hits]) {
+        hits.add_mapped(mapped, sampled);
+        hits.add_marked(marked);
+    }
+}
+
+/// Counts the first touch of a page that readahead brought and that waited in a frame.
+pub fn count_touch(mm: &Mm, page: u64, of_sample: bool) {
+    let header = mm.header();
+    let of_region = header.region_hits.find(region_id(mm, page).0);
+    for hits in of_region.into_iter().chain([&header.hits]) {
+        hits.touched(of_sample);
+    }
+}
+
+/// The region of a page, and where it ends.
+fn region_id(mm: &Mm, page: u64) -> (RegionId, u64) {
+    let around = mm.readahead.range_around(mm, page);
+    let id = RegionId {
+        pid: mm.entry().pid.load(Ordering::Relaxed) as u32,
+        start: around.start as u32,
+    };
+    (id, around.end)
 }
 
 /// Which word is a region's: mappings begin at multiples of large powers of two, so all bits of its first page count.

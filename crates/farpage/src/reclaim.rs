@@ -446,7 +446,7 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
     }
 }
 
-/// Puts locked pages from `page` on, whose content lies at `from`, into frames, marked as read ahead (those of `sampled` as the
+/// Puts locked pages from `page` on, charged already, whose content lies at `from`, into frames, marked as read ahead (those of `sampled` as the
 /// sample), and unlocks them; how many of the first of them. Each keeps the slot in `kept`, if that is not 0. A block holds
 /// pages of one window.
 pub fn hold(mm: &Mm, page: u64, kept: &[u32], from: u64, sampled: u64) -> u64 {
@@ -485,8 +485,7 @@ fn hold_in_window(mm: &Mm, page: u64, kept: &[u32], from: u64, sampled: u64) -> 
     info.sampled
         .store((sampled & mask(held)) << at, Ordering::Relaxed);
     mm.entry().frames.fetch_add(held as i64, Ordering::Relaxed);
-    mm.charge(held as i64);
-    kill_point!("hold-charged");
+    kill_point!("hold-counted");
     for (i, slot) in (0..held).zip(kept) {
         let waiting = PageState::cached(block * BLOCK + at + i).with_readahead(true);
         mm.unlock(page + i, mm.load(page + i), waiting.keeping(*slot));

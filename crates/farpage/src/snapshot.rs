@@ -7,8 +7,12 @@ use farpage_core::readahead::hits::Estimate;
 use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 
+use crate::mm::address;
 use crate::pool::{Area, Header, Pool, entry_state};
 use crate::{ledger, sys};
+
+/// Of how many mappings readahead is told.
+const REGIONS: usize = 8;
 
 /// Use of one tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +24,12 @@ pub struct AreaUse {
     pub priority: i32,
     /// Being emptied, or about to join: no page goes there now.
     pub closed: bool,
+    /// Of short reads that faults wait for, in nanoseconds: the device's own time, the median, and that after seeks. 0: none yet.
+    pub read_ns: [u64; 3],
+    /// How many reads a prefetch thread has in flight beside such faults.
+    pub depth: u32,
+    /// The kernel says that the disk rotates, and reads have shown it.
+    pub has_dear_seeks: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +39,16 @@ pub struct ProcessUse {
     pub resident_bytes: u64,
     pub frames_bytes: u64,
     pub unmanaged_bytes: u64,
+}
+
+/// Readahead in one mapping of a process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RegionReadahead {
+    pub pid: u32,
+    /// Its first byte, and how many it has.
+    pub address: u64,
+    pub size_bytes: u64,
+    pub readahead: Estimate,
 }
 
 /// The state of a tree at one moment. Sizes in bytes, times in nanoseconds.
@@ -46,6 +66,8 @@ pub struct Snapshot {
     pub counters: [u64; Counter::COUNT],
     /// Pages read ahead, how many of them were touched, and the error of that estimate.
     pub readahead: Estimate,
+    /// The same for those mappings that most pages were read ahead in, most first.
+    pub regions: Vec<RegionReadahead>,
     /// Readahead windows chosen, by size: 1, 2, 4 ... 1024 pages.
     pub windows: Vec<u64>,
     /// Bucket counts by source of the fault (`farpage_core::stats::Source`).
@@ -80,6 +102,7 @@ impl Snapshot {
             unmanaged_bytes: bytes(header.unmanaged.load(Ordering::Relaxed)),
             counters: counters(header),
             readahead: header.hits.counts().estimate(),
+            regions: regions(header),
             windows: header.windows.counts().to_vec(),
             latency: core::array::from_fn(|i| {
                 header.latency[i]
@@ -102,6 +125,19 @@ fn counters(header: &Header) -> [u64; Counter::COUNT] {
     counters[Counter::SwapRa as usize] = readahead.pages;
     counters[Counter::SwapRaHit as usize] = readahead.hits as u64;
     counters
+}
+
+fn regions(header: &Header) -> Vec<RegionReadahead> {
+    let mut most = [None; REGIONS];
+    header.region_hits.most(&mut most);
+    let told = most.into_iter().flatten();
+    told.map(|region| RegionReadahead {
+        pid: region.id.pid,
+        address: address(u64::from(region.id.start)),
+        size_bytes: region.end.saturating_sub(u64::from(region.id.start)) * PAGE_SIZE as u64,
+        readahead: region.readahead,
+    })
+    .collect()
 }
 
 fn process_uses(pool: &Pool) -> Vec<ProcessUse> {
@@ -132,6 +168,7 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
             used_bytes: header.zpool_pages().max(0) as u64 * PAGE_SIZE as u64,
             priority: 0,
             closed: false,
+            ..AreaUse::default()
         });
     }
     let there = |(_, area): &(usize, &Area)| area.blocks.load(Ordering::Relaxed) > 0;
@@ -143,6 +180,9 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
             used_bytes: area.used.load(Ordering::Relaxed).max(0) as u64 * PAGE_SIZE as u64,
             priority: pool.device_states()[i].now(&pool.devices()[i]).priority,
             closed: area.open.load(Ordering::Relaxed) == 0,
+            read_ns: area.pace.times_ns(),
+            depth: area.pace.depth_beside(),
+            has_dear_seeks: pool.device_states()[i].now(&pool.devices()[i]).rotates,
         });
     }
     uses

@@ -73,6 +73,8 @@ pub struct RunConfig {
     /// Whether the command starts with SIGPIPE ignored.
     pub ignores_sigpipe: bool,
     pub readahead: Policy,
+    /// log2 of the greatest window of the policies `cluster` and `vma`.
+    pub page_cluster: u32,
     pub huge: Huge,
     pub huge_swapin: SwapIn,
     pub huge_swapout: SwapOut,
@@ -200,6 +202,7 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     header
         .readahead
         .store(policy.unwrap_or_default() as u32, Ordering::Relaxed);
+    header.page_cluster.store(config.page_cluster, Ordering::Relaxed);
     header.huge.store(config.huge as u32, Ordering::Relaxed);
     header
         .huge_swapin

@@ -38,7 +38,7 @@ pub struct Batch<'a> {
     pages: &'a [u64],
     slots: &'a mut [u32; SPAN],
     places: &'a mut Places,
-    /// Places whose page is locked by us.
+    /// Places whose page is locked by us, and charged.
     locked: u64,
     /// Places to be left in frames.
     held: u64,
@@ -78,6 +78,7 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
         let outcome = fault::install(mm, page, context.bounce[at].as_ptr() as u64, seen);
         if outcome == Outcome::NotManaged {
             batch.locked &= !(1 << at);
+            mm.charge(-1);
             batch.unlock_rest(mm);
             return Some(Err(outcome));
         }
@@ -93,9 +94,8 @@ pub fn bring(mm: &Mm, lists: &mut Lists, aio: Option<&mut Aio>) {
     if let Some(chunk) = huge::keep_whole(mm, &mut lists.taken, None) {
         huge::fetch(mm, chunk, lists.taken.walk());
     }
-    // Before anything is locked: it may take a while. For the other threads' batches too, that are read and not charged yet:
-    // together they would overrun the limit, and the swap cache would be emptied, with pages that were read ahead.
-    reclaim::ensure_room(mm, lists.taken.pages().len() as i64 * prefetch::running(mm));
+    // Before anything is locked: it may take a while.
+    reclaim::ensure_room(mm, lists.taken.pages().len() as i64);
     let mut batch = Batch::lock(mm, lists, None);
     if batch.locked != 0 {
         kill_point!("prefetch-locked");
@@ -172,7 +172,8 @@ fn read_of(slots: &[u32; SPAN], run: &[Lies]) -> (Blocks, u64) {
 }
 
 impl<'a> Batch<'a> {
-    /// Locks the swapped pages among those taken; `held` is one of them that the caller has locked already.
+    /// Locks the swapped pages among those taken, and charges them: other threads that look for room while they are read must not
+    /// find the same. `held` is one of them that the caller has locked already.
     fn lock(mm: &Mm, lists: &'a mut Lists, held: Option<(u64, PageState)>) -> Batch<'a> {
         let mut batch = Batch {
             pages: lists.taken.pages(),
@@ -193,6 +194,7 @@ impl<'a> Batch<'a> {
                 batch.locked |= 1 << place;
             }
         }
+        mm.charge(i64::from(batch.locked.count_ones()));
         batch.choose_held(mm, lists.taken.marker(), held.map(|(page, _)| page));
         batch
     }
@@ -276,9 +278,7 @@ impl<'a> Batch<'a> {
             }
             left &= !(mask(count as u64) << place);
         }
-        let header = mm.header();
-        header.hits.add_mapped(mapped, sampled);
-        header.hits.add_marked(marked);
+        readahead::count_ahead(mm, self.pages[0], (mapped, sampled), marked);
     }
 
     /// How many places from `place` on are set without a gap and hold pages that follow each other.
@@ -344,7 +344,7 @@ impl<'a> Batch<'a> {
             if wants {
                 kept[place - first] = kept::keep(mm, self.slots[place], &context.bounce[place]);
             }
-            mm.count_resident(page, 1);
+            mm.note_resident(page, 1);
             kill_point!("swapin-counted");
             let there = PageState::resident().keeping(kept[place - first]);
             mm.unlock(page, mm.load(page), there);
@@ -368,7 +368,12 @@ impl<'a> Batch<'a> {
         mm.entry().kept.fetch_add(stay, Ordering::Relaxed);
     }
 
+    /// What is locked still stays where it is.
     fn unlock_rest(&mut self, mm: &Mm) {
+        if self.locked == 0 {
+            return;
+        }
+        mm.charge(-i64::from(self.locked.count_ones()));
         for place in bits(self.locked) {
             let page = self.pages[place as usize];
             let locked = mm.load(page);

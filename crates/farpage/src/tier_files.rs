@@ -71,19 +71,31 @@ pub fn forget(pool: &Pool, index: usize) {
     area.used.store(used, Ordering::Relaxed);
 }
 
+/// Where the kernel says of an area that its disk rotates, and reads have shown since whether seeks are dear: the allocator is
+/// told. Called by the supervisor at each tick.
+pub fn note_seeks(pool: &Pool) {
+    for (area, state) in pool.header().area.iter().zip(pool.device_states()) {
+        if area.traits.load(Ordering::Relaxed) & trait_of::ROTATES == 0 {
+            continue;
+        }
+        let is_known = state.traits.load(Ordering::Relaxed) & devices::ROTATES != 0;
+        match area.pace.has_dear_seeks() {
+            is_dear if is_dear == is_known => {}
+            true => drop(state.traits.fetch_or(devices::ROTATES, Ordering::Relaxed)),
+            false => drop(state.traits.fetch_and(!devices::ROTATES, Ordering::Relaxed)),
+        }
+    }
+}
+
 /// The device of the area has another size now, and wants what its file wants.
 fn resize(pool: &Pool, index: usize, missing: u32, traits: u64) {
-    let rotates = if traits & trait_of::ROTATES != 0 {
-        devices::ROTATES
-    } else {
-        0
-    };
+    pool.header().area[index].pace.forget();
     let discards = match traits & (trait_of::PUNCHES | trait_of::DISCARDS) {
         0 => 0,
         _ => devices::DISCARDS,
     };
     let state = &pool.device_states()[index];
-    state.traits.store(rotates | discards, Ordering::Relaxed);
+    state.traits.store(discards, Ordering::Relaxed);
     state.missing.store(missing, Ordering::Relaxed);
     kill_point!("area-resized");
     pool.slots().resized(index, recount::SUPERVISOR);
@@ -287,5 +299,41 @@ fn identity(fd: i32) -> Result<(u64, u64), Errno> {
         let mut stat: libc::stat = core::mem::zeroed();
         sys::call(libc::SYS_fstat, [fd as u64, (&raw mut stat) as u64, 0, 0, 0, 0])?;
         Ok((stat.st_dev, stat.st_ino))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Geometry;
+    use farpage_core::pace::Read;
+
+    /// A disk that calls itself rotating is taken for one once its seeks were seen to take long, and no longer when another file has
+    /// its place.
+    #[test]
+    fn what_the_kernel_says_of_seeks_is_measured() {
+        let mut geometry = Geometry::default();
+        geometry.area_blocks[..2].fill(1 << 20);
+        let (_, pool) = Pool::create(&geometry).unwrap();
+        let rotates = |index: usize| pool.device_states()[index].now(&pool.devices()[index]).rotates;
+        let areas = &pool.header().area;
+        areas[0].traits.store(trait_of::ROTATES, Ordering::Relaxed);
+        for took_ns in [100_000, 9_000_000] {
+            for nth in 0..1000 {
+                let read = Read {
+                    block: nth * 7919 % (1 << 20),
+                    blocks: 1,
+                    over_ns: 1,
+                    took_ns,
+                };
+                areas[..2].iter().for_each(|area| area.pace.note(read));
+            }
+            note_seeks(&pool);
+            assert_eq!(rotates(0), took_ns > 1_000_000, "{took_ns} ns");
+            assert!(!rotates(1), "the kernel says that it does not rotate");
+        }
+        forget(&pool, 0);
+        note_seeks(&pool);
+        assert!(!rotates(0));
     }
 }

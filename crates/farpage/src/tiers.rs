@@ -16,6 +16,7 @@ use core::sync::atomic::Ordering;
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{self, SHUT_FAILED};
 use farpage_core::kill_point;
+use farpage_core::pace;
 use farpage_core::planes::{self, Form, Page};
 use farpage_core::slots::Slots;
 use farpage_core::stats::{Counter, Source};
@@ -204,6 +205,7 @@ pub fn load_blocks(mm: &Mm, blocks: &Blocks, context: &mut Context) -> Result<So
     let used = read_pieces(blocks, context, &mut pieces);
     let (file, offset) = file_of(mm, blocks);
     let pieces = &mut pieces[..used];
+    let start = context.is_waited_for.then(sys::now_ns);
     // SAFETY: bounce pages and scratch page are this holder's alone.
     let watched = context.is_waited_for && unsafe { watch::read(mm, file, offset, pieces) };
     if !watched {
@@ -211,6 +213,15 @@ pub fn load_blocks(mm: &Mm, blocks: &Blocks, context: &mut Context) -> Result<So
         let read = unsafe { sys::transfer_all(file, false, pieces, offset) };
         let slot = blocks.slots[0];
         read.map_err(|errno| LoadError::Io { slot, errno })?;
+    }
+    if let Some(start) = start {
+        let ((area, block), over_ns) = (blocks.first, sys::now_ns());
+        mm.header().area[usize::from(area)].pace.note(pace::Read {
+            block,
+            blocks: blocks.len as u64,
+            over_ns,
+            took_ns: over_ns.saturating_sub(start),
+        });
     }
     verify_blocks(mm, blocks, context)
 }

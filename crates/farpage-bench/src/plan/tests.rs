@@ -6,6 +6,10 @@ pub fn able() -> Abilities {
         swap_file: Ok(()),
         zram: Ok(()),
         memory: Ok(()),
+        room: Room {
+            ram: 1 << 50,
+            disk: 1 << 50,
+        },
         tools: vec!["redis-server"],
     }
 }
@@ -26,6 +30,8 @@ pub fn config(names: &[&str]) -> Config {
         incompressible: false,
         json: None,
         html: None,
+        markdown: None,
+        build: None,
         program: "farpage".into(),
         command: vec!["farpage".to_owned(), "bench".to_owned()],
     }
@@ -42,26 +48,11 @@ fn the_tour_is_everything_on_both_backings() {
             .iter()
             .all(|one| (RAM_MIN..=TOUR.0).contains(&one.ram_bytes))
     );
-    assert!(plan.notes[0].starts_with("build, redis and threads are not in the tour"));
+    assert!(
+        plan.notes[0]
+            .ends_with("by name: threads, faults, usemem-random, usemem-threads, usemem-read, build, redis")
+    );
     assert!(plan.notes[1].starts_with("solve: left out"));
-}
-
-#[test]
-fn scale_goes_up_to_the_ram_asked_for() {
-    let mut config = config(&["scale"]);
-    config.ram_bytes = Some(300 << 20);
-    let plan = plan(&config, &able()).expect("a plan");
-    let (threads, steps): (Vec<_>, Vec<_>) = plan
-        .comparisons
-        .iter()
-        .partition(|one| one.workload == Workload::Threads);
-    assert_eq!(threads.len(), 2, "a swap file and compressed RAM");
-    let sizes: Vec<_> = steps
-        .iter()
-        .map(|one| (one.workload.name(), one.ram_bytes >> 20))
-        .collect();
-    let both = |mib| [("startup", mib), ("random", mib)];
-    assert_eq!(sizes, [both(16), both(64), both(256)].concat());
 }
 
 #[test]
@@ -100,8 +91,8 @@ fn an_ordinary_user_measures_farpage_alone_and_is_told() {
         cgroup: not_root.clone(),
         swap_file: not_root.clone(),
         zram: not_root,
-        memory: Ok(()),
         tools: Vec::new(),
+        ..able()
     };
     let mut config = config(&["seq"]);
     let alone = plan(&config, &able).expect("a plan");
@@ -148,6 +139,13 @@ fn readahead_has_a_row_for_each_policy() {
         ]
     );
     assert_eq!(plan.comparisons[1].workload, Workload::Solve);
+    let none = Side::Farpage(Way::Readahead("none"));
+    let random: Vec<_> = plan.comparisons[2..]
+        .iter()
+        .map(|one| (one.workload, one.backing, one.sides[1]))
+        .collect();
+    let on = |backing| (Workload::Random, backing, none);
+    assert_eq!(random, [on(Backing::File), on(Backing::Compressed)]);
 }
 
 #[test]
@@ -198,7 +196,18 @@ fn sizes_that_cannot_work_are_refused() {
 
 #[test]
 fn usemem_shares_the_data_out() {
-    let plan = plan(&config(&["usemem"]), &able()).expect("a plan");
-    let words = plan.comparisons[0].usemem_words();
-    assert_eq!(words.join(" "), "--init-time -O -y -x -n 4 134217728");
+    let plan = plan(&config(&["usemem", "usemem-threads", "seq"]), &able()).expect("a plan");
+    let words = plan
+        .comparisons
+        .iter()
+        .map(|one| one.usemem_words().map(|words| words.join(" ")));
+    let words: Vec<_> = words.step_by(2).collect();
+    let expected = [
+        "--init-time -O -y -x -n 4 134217728",
+        "--init-time -O -y -x -n 1 -t 4 134217728",
+    ];
+    assert_eq!(
+        words,
+        [Some(expected[0].to_owned()), Some(expected[1].to_owned()), None]
+    );
 }

@@ -7,7 +7,7 @@
 //! | `latency` | time of single accesses |
 //! | `passes` | `fill`, `seq`, `free`: from front to back |
 //! | `stride` | forward, column by column, backward |
-//! | `random` | `random`, and `mixed` with a sequential writer beside |
+//! | `random` | `random`, `threads`, `faults`, and `mixed` with a sequential writer beside |
 //! | `solve`, `lu` | a dense system of equations |
 //! | `usemem` | the test program of the kernel's swap developers |
 //! | `swapoff` | data that is swapped out while its area is emptied |
@@ -86,9 +86,12 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
         Workload::Stride => stride::stride(args),
         Workload::Random => random::random(args),
         Workload::Threads => random::threads(args),
+        Workload::Faults => random::faults(args),
         Workload::Mixed => random::mixed(args),
         Workload::Solve => solve::solve(args),
-        Workload::Usemem => usemem::usemem(args),
+        Workload::Usemem | Workload::UsememRandom | Workload::UsememThreads | Workload::UsememRead => {
+            usemem::usemem(args)
+        }
         Workload::Swapoff => swapoff::swapoff(args),
         Workload::Huge => huge::huge(args),
         Workload::Startup => startup::startup(args),
@@ -122,6 +125,33 @@ impl Memory {
             .map_anon()
             .map(Self)
             .map_err(|error| format!("cannot map {length} bytes: {error}"))
+    }
+
+    /// One for each of `sizes`, in bytes, none beside another: mappings that touch are one VMA of the kernel's and one region of
+    /// farpage's, and both tell streams apart by those. What would touch an earlier one keeps that place taken until all are made.
+    fn map_apart(args: &WorkArgs, sizes: &[u64]) -> Result<Vec<Self>, String> {
+        let (mut kept, mut between) = (Vec::<Self>::new(), Vec::new());
+        // Each has two ends, so no more than twice as many can touch one.
+        for _ in 0..3 * sizes.len() {
+            let Some(&bytes) = sizes.get(kept.len()) else {
+                break;
+            };
+            let memory = Self::map(args, bytes)?;
+            if kept.iter().any(|other| other.touches(&memory)) {
+                between.push(memory);
+            } else {
+                kept.push(memory);
+            }
+        }
+        if kept.len() < sizes.len() {
+            return Err("mappings lie side by side wherever they are put".to_owned());
+        }
+        Ok(kept)
+    }
+
+    fn touches(&self, other: &Self) -> bool {
+        let (one, two) = (self.0.as_ptr_range(), other.0.as_ptr_range());
+        one.end == two.start || two.end == one.start
     }
 
     fn pages(&self) -> usize {
@@ -244,6 +274,31 @@ mod tests {
         );
     }
 
+    /// The three mappings of `mixed` were one VMA, and the kernel's readahead and our `vma` policy saw one region with three
+    /// streams in it. Sizes that no other test maps, so none of those fills a gap.
+    #[test]
+    fn mappings_are_kept_apart() {
+        let sizes = [13 << 20, 7 << 20, 7 << 20];
+        let all = Memory::map_apart(&args(Workload::Mixed), &sizes).expect("maps");
+        assert_eq!(all.len(), 3);
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let mapping_of = |memory: &Memory| {
+            let at = memory.0.as_ptr() as u64;
+            let holds = |line: &&str| {
+                let ends = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+                ends.is_some_and(|(from, to)| {
+                    let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).expect("hex"));
+                    (from..to).contains(&at)
+                })
+            };
+            maps.lines().find(holds).expect("a line of its own")
+        };
+        let mut lines: Vec<_> = all.iter().map(mapping_of).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+    }
+
     #[test]
     fn every_workload_checks_what_it_did() {
         for workload in [
@@ -253,6 +308,7 @@ mod tests {
             Workload::Stride,
             Workload::Random,
             Workload::Threads,
+            Workload::Faults,
             Workload::Mixed,
             Workload::Solve,
             Workload::Huge,

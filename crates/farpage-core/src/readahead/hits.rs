@@ -122,6 +122,19 @@ impl Hits {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// All zero again. What is being added meanwhile stays or goes.
+    pub(super) fn reset(&self) {
+        for counter in [
+            &self.marked,
+            &self.marked_touched,
+            &self.mapped,
+            &self.sampled,
+            &self.sampled_touched,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// The counters now; each by itself is right, all together may be from a few events apart.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -16,11 +16,13 @@
 //! page that was fetched before it was touched (or is being fetched), or was evicted a moment ago and is
 //! still in the swap cache. Pages that are mapped ahead of the touch cause neither; so that a stream is
 //! noticed before it runs dry, a window may name a **marker**, a page to fetch but leave unmapped: touching
-//! it is a hit that starts the next window ahead. How many pages were of use is counted in [`hits`].
+//! it is a hit that starts the next window ahead. How many pages were of use is counted in [`hits`],
+//! and by region in [`regions`].
 
 pub mod adaptive;
 pub mod cluster;
 pub mod hits;
+pub mod regions;
 mod size;
 pub mod vma;
 
@@ -40,6 +42,8 @@ pub use vma::{RaWord, vma_range};
 pub const WINDOW_MAX: u32 = 1024;
 /// log2 of the kernel's greatest windows, unless set otherwise (`vm.page-cluster`).
 pub const PAGE_CLUSTER_DEFAULT: u32 = 3;
+/// The greatest that makes a difference: a window of [`WINDOW_MAX`] pages.
+pub const PAGE_CLUSTER_MAX: u32 = WINDOW_MAX.ilog2();
 
 /// What decides on readahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -142,6 +146,16 @@ pub struct Memory<'a> {
 }
 
 impl Policy {
+    /// The greatest `page_cluster` that makes a difference; None where there is no such setting.
+    #[must_use]
+    pub const fn page_cluster_max(self) -> Option<u32> {
+        match self {
+            Self::Cluster => Some(PAGE_CLUSTER_MAX),
+            Self::Vma => Some(vma::ORDER_MAX),
+            Self::None | Self::Adaptive => None,
+        }
+    }
+
     /// Every policy.
     pub const ALL: [Self; 4] = [Self::None, Self::Cluster, Self::Vma, Self::Adaptive];
 

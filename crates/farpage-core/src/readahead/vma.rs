@@ -26,7 +26,7 @@ const FIELD_MAX: u64 = (1 << FIELD_BITS) - 1;
 const FRESH_HITS: u32 = 4;
 const HUGE_PAGES: u64 = (HUGE_SIZE / PAGE_SIZE) as u64;
 /// The greatest window is 32 pages, whatever `page_cluster` says.
-const ORDER_MAX: u32 = 5;
+pub(super) const ORDER_MAX: u32 = 5;
 
 /// The window for a miss: at most `2^page_cluster` pages and 32. Updates the region's word.
 #[must_use]
@@ -186,6 +186,28 @@ mod tests {
             (1006, 8, 0),
             "unmarked moves the page, not the hits"
         );
+    }
+
+    /// `page_cluster` bounds the window: what the hits ask for is 2^N at most, and never more than 32.
+    #[test]
+    fn page_cluster_by_hand() {
+        for (hits, page_cluster, len) in [
+            (0, 3, 1),
+            (63, 0, 1),
+            (63, 1, 2),
+            (63, 2, 4),
+            (63, 3, 8),
+            (7, 4, 16),
+            (6, 4, 8),
+            (63, 5, 32),
+            (63, 9, 32),
+        ] {
+            let word = AtomicU64::new(RaWord::pack(1, 0, hits).0);
+            let window = miss(&fault(1000, &word), page_cluster);
+            assert_eq!(window.len, len, "{hits} hits, page_cluster {page_cluster}");
+        }
+        let word = AtomicU64::new(0);
+        assert_eq!(miss(&fault(1000, &word), 5).len, 8, "a fresh region has 4 hits");
     }
 
     fn fault(page: u64, word: &AtomicU64) -> Fault<'_> {

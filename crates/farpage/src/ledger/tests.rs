@@ -256,3 +256,24 @@ fn a_parent_that_dies_leaves_its_children_what_they_owe() {
     end(child);
     assert_eq!(pool.header().charged.load(Ordering::Relaxed), 0);
 }
+
+/// The supervisor was kept from running between its look at a process and that at its managed pages, while 32 threads filled 40 MiB:
+/// what the process had beside them seemed to be gone, and the limit let as much in again (107 MiB in a budget of 96).
+#[test]
+fn pages_filled_between_two_looks_do_not_hide_what_is_not_managed() {
+    let (known, anon, filled) = (3000, 3000 + 12_000, 10_000);
+    assert_eq!(apart_of(known, anon, 12_000, 12_000), known);
+    assert_eq!(apart_of(known, anon, 12_000, 12_000 + filled), known);
+    assert_eq!(apart_of(known, anon + filled, 12_000, 12_000 + filled), known);
+    assert_eq!(apart_of(known, anon, 12_000, 12_000 - filled), known);
+    assert_eq!(
+        apart_of(known, anon + 500, 12_000, 12_000),
+        known + 500,
+        "what grows is seen"
+    );
+    assert_eq!(
+        apart_of(known, anon - 500, 12_000, 12_010),
+        known - 500,
+        "what shrinks, too"
+    );
+}

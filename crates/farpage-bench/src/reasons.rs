@@ -1,0 +1,210 @@
+//! Why farpage loses where it does, and what would mend it: kept by hand, after the profiles in docs/profile.md. A report looks them up
+//! for the rows that it finds lost; a reason whose row is not lost is not told.
+
+/// The reason for some rows of a program on some kinds of swap.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reason {
+    workload: &'static str,
+    /// Empty: on every kind.
+    backing: &'static str,
+    /// How the measures' paths begin; none: of all. Of several reasons that fit the first counts.
+    measures: &'static [&'static str],
+    pub why: &'static str,
+    pub lever: &'static str,
+}
+
+const fn reason(
+    [workload, backing]: [&'static str; 2],
+    measures: &'static [&'static str],
+    why: &'static str,
+    lever: &'static str,
+) -> Reason {
+    Reason {
+        workload,
+        backing,
+        measures,
+        why,
+        lever,
+    }
+}
+
+const REASONS: &[Reason] = &[
+    reason(
+        ["seq", "compressed"],
+        &[],
+        "both CPUs are 95 % busy, 7.8 us of CPU for a page: compressing 2.6, COPY and its fresh page 1.0, unpacking 0.7, the program 0.5. \
+         Four times the kernel's speed leaves 4.0; LZ4 both ways, COPY and the program alone are 4.8",
+        "pages that are not compressed at all",
+    ),
+    reason(
+        ["seq", "file"],
+        &[],
+        "the disk: a pass reads and writes each page once, and five times the kernel's speed is more than the disk gives both ways (see \
+         the notes above)",
+        "none on such a disk",
+    ),
+    reason(
+        ["random", "compressed"],
+        &["t1.p50", "t1.p90_", "t2.p50", "t2.p90_"],
+        "a fault costs a signal (exception, frame, sigreturn), where the kernel's own handler is shorter",
+        "more pages for each fault where a region's neighbours are in the tier too; nothing shorter than a signal is known",
+    ),
+    reason(
+        ["random", "compressed"],
+        &["t1.per_s", "t2.per_s"],
+        "moving windows out takes 40 % of two threads' time, half of that waiting for the other CPU's TLB flush",
+        "neighbouring windows carried by one mremap",
+    ),
+    reason(
+        ["mixed", "compressed"],
+        &["all."],
+        "a fault of the random ones costs a signal, where the kernel's own handler is shorter",
+        "nothing shorter than a signal is known",
+    ),
+    reason(
+        ["random", "file"],
+        &["t2.per_s", "t2.p50", "t2.p90_"],
+        "both CPUs are busy half of the time, so that of two threads one sleeps until its read is there, and reads wait behind the writes \
+         of what leaves",
+        "writes in smaller pieces while faults wait for reads",
+    ),
+    reason(
+        ["stride", ""],
+        &["column_to_forward"],
+        "a column is single pages 32 KiB apart, read one by one where the forward scan has large reads",
+        "more of a column's reads in flight together",
+    ),
+    reason(
+        ["mixed", ""],
+        &["random_per_s"],
+        "the sequential writer, several times as fast as the kernel's, has the disk and the CPUs meanwhile; while faults wait for \
+         single pages only one prefetch thread reads (decision 0016)",
+        "a share of the reads for faults that wait",
+    ),
+    reason(
+        ["mixed", ""],
+        &["sequential_hit_percent"],
+        "pages read ahead are at times stored again before their touch",
+        "how long a page read ahead stays in the swap cache",
+    ),
+    reason(
+        ["mixed", "compressed"],
+        &["sequential_kb_per_s"],
+        "LZ4 both ways is most of a page's CPU time, as in `seq`",
+        "pages that are not compressed at all",
+    ),
+    reason(
+        ["solve", ""],
+        &[],
+        "in the tour's 24 MiB the margin below the limit and farpage's own tables are a fifth of the budget; larger ones are nearer to RAM \
+         (128 MiB in 64: 4.9 times its time, and 0.56 of the kernel's)",
+        "the working set in a smaller budget",
+    ),
+    reason(
+        ["free", "compressed"],
+        &[],
+        "65 % is MADV_REMOVE of zpages, half of that unmapping them from the pool's mapping",
+        "zpages given back together",
+    ),
+    reason(
+        ["swapoff", "file"],
+        &[],
+        "a command of 22 to 69 ms even where nothing is to be emptied, of which small areas have most to bear (809 MB: 9.1 times)",
+        "the start of the command",
+    ),
+    reason(
+        ["swapoff", "memory"],
+        &[],
+        "the area's file on a tmpfs is given back, 0.2 s for a GiB, and each page has to be moved, where the kernel unpacks zram's in place",
+        "the file given back while it is emptied",
+    ),
+    reason(
+        ["huge", "compressed"],
+        &[],
+        "on the way out it takes more than twice the kernel's CPU time, nearly all of it in LZ4, page by page",
+        "huge pages stored as they are while there is room",
+    ),
+    reason(
+        ["huge", "memory"],
+        &[],
+        "a third to a half is the zeroing of fresh huge pages, 44 % of the way in, where it is not needed",
+        "huge pages that have been stored, used again for the next one",
+    ),
+    reason(
+        ["threads", ""],
+        &[],
+        "more threads than CPUs wait for each other's reads and for the one reclaimer",
+        "not known: no profile",
+    ),
+    reason(
+        ["redis", ""],
+        &["gets"],
+        "the budget is a seventh below the limit that the kernel's side has to itself, and a fault reads one block as the kernel's does, but \
+         by way of a signal or a trapped call",
+        "a smaller margin",
+    ),
+    reason(
+        ["startup", ""],
+        &[],
+        "the library is loaded into each process: 0.3 to 0.8 ms, of which 16 page faults are its relocations and some 30 the start of its \
+         allocator",
+        "fewer relocations",
+    ),
+];
+
+impl Reason {
+    fn is_about(&self, workload: &str, backing: &str, measure: &str) -> bool {
+        self.workload == workload
+            && (self.backing.is_empty() || self.backing == backing)
+            && (self.measures.is_empty() || self.measures.iter().any(|start| measure.starts_with(start)))
+    }
+}
+
+/// Of a row; `None`: not looked into.
+#[must_use]
+pub fn of(workload: &str, backing: &str, measure: &str) -> Option<&'static Reason> {
+    REASONS
+        .iter()
+        .find(|reason| reason.is_about(workload, backing, measure))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::{Backing, Workload};
+    use crate::targets::measures;
+
+    #[test]
+    fn a_reason_is_about_its_own_rows() {
+        let median = of("random", "compressed", "t2.p50_us").expect("one");
+        let rate = of("random", "compressed", "t2.per_s").expect("one");
+        assert!(median.why.contains("signal") && rate.lever.contains("mremap"));
+        assert_eq!(of("random", "compressed", "t2.p99_9_us"), None);
+        assert_eq!(of("fill", "file", "fill_mb_per_s"), None);
+        assert!(of("free", "compressed", "free_us").is_some() && of("free", "file", "free_us").is_none());
+    }
+
+    /// A measure that was renamed would take its reason with it, unseen.
+    #[test]
+    fn every_reason_is_about_something() {
+        let backings = [Backing::File, Backing::Compressed, Backing::Memory];
+        for reason in REASONS {
+            let workload = Workload::of_name(reason.workload).expect("a workload");
+            let shown = backings.map(|backing| (backing.name(), measures(workload, backing)));
+            let all = shown
+                .iter()
+                .flat_map(|(backing, all)| all.iter().map(move |one| (backing, one.path)));
+            let about: Vec<_> = all
+                .filter(|(backing, path)| reason.is_about(reason.workload, backing, path))
+                .map(|(_, path)| path)
+                .collect();
+            assert!(!about.is_empty(), "{reason:?}");
+            let used = |start: &&&str| about.iter().any(|path| path.starts_with(**start));
+            assert_eq!(
+                reason.measures.iter().filter(used).count(),
+                reason.measures.len(),
+                "{reason:?}"
+            );
+        }
+    }
+}
