@@ -65,8 +65,8 @@ static void discard(struct pieces *of, size_t i)
 		return;
 	size_t pages = of->size / PAGE;
 	struct hole *hole = &of->holes[i];
-	/* Of one in eight only a part goes. */
-	if (pages > 1 && hole->to == 0 && below(8) == 0) {
+	/* Of one in 32 only a part goes. */
+	if (pages > 1 && hole->to == 0 && below(32) == 0) {
 		hole->from = (uint16_t)below(pages);
 		hole->to = (uint16_t)(hole->from + 1 + below(pages - hole->from));
 		CHECK_OK("discard a part", madvise(at(of, i) + hole->from * PAGE, (size_t)(hole->to - hole->from) * PAGE, MADV_DONTNEED));
