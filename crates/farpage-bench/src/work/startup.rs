@@ -17,7 +17,11 @@ pub fn startup(args: &WorkArgs) -> Result<Value, String> {
         let start = Instant::now();
         let ended = Command::new(program).args(words).stdin(Stdio::null()).status();
         times_ms.push(start.elapsed().as_secs_f64() * 1e3);
-        checks.note(ended.map_err(|error| format!("{program}: {error}"))?.success());
+        let status = ended.map_err(|error| format!("{program}: {error}"))?;
+        if !status.success() {
+            return Err(format!("{program} {}: {status}", words.join(" ")));
+        }
+        checks.note(true);
     }
     times_ms.sort_by(f64::total_cmp);
     let mut figures = json!({
