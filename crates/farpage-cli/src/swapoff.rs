@@ -18,7 +18,7 @@ use crate::{Failure, print, probe, say, stat};
 
 const SCHEMA: &str = "farpage.swapoff.1";
 /// Time between two looks, and between two states of the progress bar.
-const LOOK: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(2);
 const DRAW: Duration = Duration::from_millis(100);
 const BAR: usize = 30;
 /// Bytes of an area's name that the pool keeps.
