@@ -204,7 +204,7 @@ mod tests {
             assert!(seen.insert(name), "{name} twice");
         }
         assert_eq!(Counter::PgfaultZero.name(), "pgfault_zero");
-        assert_eq!(Counter::ReadWatched as usize, Counter::COUNT - 1);
+        assert_eq!(Counter::TlbFlushCall as usize, Counter::COUNT - 1);
         for (index, source) in Source::ALL.into_iter().enumerate() {
             assert_eq!(source as usize, index);
         }
