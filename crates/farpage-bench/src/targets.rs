@@ -24,6 +24,7 @@ impl Target {
     /// The target for people, and whether it is met; `None` if it is not about these two sides.
     #[must_use]
     pub fn judge(self, against: Option<Side>, ratio: Option<f64>, value: f64) -> Option<(String, bool)> {
+        let beside_other = !matches!(against, Some(Side::Farpage(_)));
         let (id, sign, bound, measured) = match (self, against) {
             (Self::RatioAtLeast(id, bound), Some(Side::Kernel)) => (id, ">=", bound, ratio?),
             (Self::RatioAtMost(id, bound), Some(Side::Kernel)) => (id, "<=", bound, ratio?),
@@ -31,12 +32,8 @@ impl Target {
             (Self::NoneRatioAtMost(id, bound), Some(Side::Farpage(Way::Readahead("none")))) => {
                 (id, "<=", bound, ratio?)
             }
-            (Self::AtLeast(id, bound), None | Some(Side::Ram | Side::Mapped | Side::Kernel)) => {
-                (id, ">=", bound, value)
-            }
-            (Self::AtMost(id, bound), None | Some(Side::Ram | Side::Mapped | Side::Kernel)) => {
-                (id, "<=", bound, value)
-            }
+            (Self::AtLeast(id, bound), _) if beside_other => (id, ">=", bound, value),
+            (Self::AtMost(id, bound), _) if beside_other => (id, "<=", bound, value),
             _ => return None,
         };
         let met = if sign == ">=" {

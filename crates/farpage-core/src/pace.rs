@@ -6,9 +6,9 @@
 //!
 //! **Depth.** Reads in flight beyond what keeps a device busy only wait in its queue, and so does the fault that comes behind them.
 //! Of the times of short reads two figures are kept: the time that one in 64 stays below, which is about what the device takes by
-//! itself, since now and then nothing is in flight, and the median, which a few that come behind a long write do not move. While that is more than
-//! [`SLOWER`] times the former the depth falls by a quarter every [`ROUND`] reads, to [`DEPTH_MIN`] at least, else it rises by two. Where
-//! no fault has waited for a while there is nobody to wait: then it is the greatest.
+//! itself, since now and then nothing is in flight, and the median, which a few that come behind a long write do not move. While
+//! that is more than [`SLOWER`] times the former the depth falls by a quarter every [`ROUND`] reads, to [`DEPTH_MIN`] at least,
+//! else it rises by two. Where no fault has waited for a while there is nobody to wait: then it is the greatest.
 //!
 //! **Seeks.** The median time of short reads that lie far from the one before. The kernel calls a disk rotating on its own word, and
 //! hypervisors' disks say so whatever lies beneath: so that is believed only once [`SEEKS`] such reads took [`SEEK_NS`].
@@ -120,10 +120,10 @@ impl Pace {
     fn adjust(&self) {
         let depth = self.depth_beside();
         let [own, median, _] = self.times_ns();
-        let is_slow = median > own.saturating_mul(SLOWER);
-        let next = match is_slow {
-            true => depth - depth.div_ceil(4),
-            false => depth + 2,
+        let next = if median > own.saturating_mul(SLOWER) {
+            depth - depth.div_ceil(4)
+        } else {
+            depth + 2
         };
         self.held_back
             .store(DEPTH_MAX - next.clamp(DEPTH_MIN, DEPTH_MAX), Ordering::Relaxed);

@@ -131,6 +131,14 @@ pub struct Slots<'a, P> {
     tally: Cell<Tally>,
 }
 
+/// When a device's free clusters are taken: before all others, after those of the order that are not full, after all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    First,
+    Second,
+    Last,
+}
+
 impl<'a, P: Punch> Slots<'a, P> {
     /// A view on `parts`.
     #[must_use]
@@ -291,9 +299,16 @@ impl<'a, P: Punch> Slots<'a, P> {
         if request.order == ORDERS - 1 && state.whole.load(Ordering::Relaxed) == 0 {
             state.whole.store(1, Ordering::Relaxed);
         }
-        let dense = state.dense();
         let spares = request.order == 0 && state.spares_clusters(device.clusters());
-        let free = || {
+        let turn_of_free = match (spares, state.dense()) {
+            (true, _) => Turn::Last,
+            (false, true) => Turn::First,
+            (false, false) => Turn::Second,
+        };
+        let free = |turn| {
+            if turn != turn_of_free {
+                return None;
+            }
             self.take_list((List::Discard, 0), device, request, 1)
                 .or_else(|| self.take_list((List::Free, 0), device, request, 1))
                 .or_else(|| self.take_fresh(device, state, request))
@@ -307,19 +322,17 @@ impl<'a, P: Punch> Slots<'a, P> {
             let mut classes = classes.clone();
             classes.find_map(|class| self.take_list((list, class), device, request, least))
         };
-        let first = || (dense && !spares).then(free).flatten();
-        let then = || (!dense && !spares).then(free).flatten();
         let short = || {
             (request.order == 0)
                 .then(|| self.take_short(device, request))
                 .flatten()
         };
-        first()
+        free(Turn::First)
             .or_else(|| whole(List::Nonfull))
-            .or_else(then)
+            .or_else(|| free(Turn::Second))
             .or_else(|| whole(List::Frag))
             .or_else(short)
-            .or_else(|| spares.then(free).flatten())
+            .or_else(|| free(Turn::Last))
     }
 
     /// A run shorter than wanted: the longest, to the class, that the device has; then from clusters of larger orders.

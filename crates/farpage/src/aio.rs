@@ -194,8 +194,8 @@ impl Aio {
         })
     }
 
-    /// Reads all of `reads` into `context`, as many in flight as the device's pace allows; as each is there, calls `over` with its number. What it is not
-    /// called for could not be read, or there was no room for it.
+    /// Reads all of `reads` into `context`, as many in flight as the device's pace allows; as each is there, calls `over` with its
+    /// number. What it is not called for could not be read, or there was no room for it.
     pub fn read(
         &mut self,
         mm: &Mm,

@@ -201,7 +201,7 @@ fn existing(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
         )
     })?;
     let file = open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
-    whole((file, head), path, length, size)
+    whole(file, head, path, length, size)
 }
 
 fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
@@ -223,15 +223,10 @@ fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
     })?;
     let length =
         io::Seek::seek(&mut probe, io::SeekFrom::End(0)).map_err(|e| format!("--swap {shown}: {e}"))?;
-    whole((file, head), path, length, size)
+    whole(file, head, path, length, size)
 }
 
-fn whole(
-    (file, head): (File, Vec<u8>),
-    path: &Path,
-    length: u64,
-    size: Option<u64>,
-) -> Result<OpenArea, String> {
+fn whole(file: File, head: Vec<u8>, path: &Path, length: u64, size: Option<u64>) -> Result<OpenArea, String> {
     let shown = path.display();
     let bytes = size.unwrap_or(length);
     if bytes > length || bytes < AREA_MIN {

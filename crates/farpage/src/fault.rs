@@ -44,16 +44,7 @@ pub fn fault(mm: &Mm, page: u64) -> Outcome {
         return outcome;
     }
     let mask = sys::block_signals();
-    let outcome = engine_stack::run(|| {
-        touched(
-            mm,
-            Touch {
-                page,
-                offset: 0,
-                thread: None,
-            },
-        )
-    });
+    let outcome = engine_stack::run(|| touched(mm, Touch::of_page(page)));
     sys::set_mask(mask);
     outcome
 }
@@ -260,12 +251,7 @@ fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
 /// still there.
 pub fn unframe(mm: &Mm, page: u64) -> bool {
     let seen = mm.load(page);
-    let touch = Touch {
-        page,
-        offset: 0,
-        thread: None,
-    };
-    seen.kind() != Kind::Cached || matches!(from_frame(mm, touch, seen), Some(Ok(_)))
+    seen.kind() != Kind::Cached || matches!(from_frame(mm, Touch::of_page(page), seen), Some(Ok(_)))
 }
 
 /// Installs the page at `from` as `page`, whose lock we hold; on `NotManaged` the word is put back.

@@ -102,6 +102,17 @@ pub struct Touch {
     pub thread: Option<u32>,
 }
 
+impl Touch {
+    /// Somewhere in a page, by who can be asked.
+    pub fn of_page(page: u64) -> Touch {
+        Touch {
+            page,
+            offset: 0,
+            thread: None,
+        }
+    }
+}
+
 /// The window to fetch for a miss, whose content is in `slot`.
 pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
     let policy = policy(mm);

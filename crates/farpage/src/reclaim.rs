@@ -446,8 +446,8 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
     }
 }
 
-/// Puts locked pages from `page` on, charged already, whose content lies at `from`, into frames, marked as read ahead (those of `sampled` as the
-/// sample), and unlocks them; how many of the first of them. Each keeps the slot in `kept`, if that is not 0. A block holds
+/// Puts locked pages from `page` on, charged already, whose content lies at `from`, into frames, marked as read ahead (those of
+/// `sampled` as the sample), and unlocks them; how many of the first of them. Each keeps the slot in `kept`, if that is not 0. A block holds
 /// pages of one window.
 pub fn hold(mm: &Mm, page: u64, kept: &[u32], from: u64, sampled: u64) -> u64 {
     let mut done = 0;

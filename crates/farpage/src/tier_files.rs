@@ -78,11 +78,10 @@ pub fn note_seeks(pool: &Pool) {
         if area.traits.load(Ordering::Relaxed) & trait_of::ROTATES == 0 {
             continue;
         }
-        let is_known = state.traits.load(Ordering::Relaxed) & devices::ROTATES != 0;
-        match area.pace.has_dear_seeks() {
-            is_dear if is_dear == is_known => {}
-            true => drop(state.traits.fetch_or(devices::ROTATES, Ordering::Relaxed)),
-            false => drop(state.traits.fetch_and(!devices::ROTATES, Ordering::Relaxed)),
+        if area.pace.has_dear_seeks() {
+            state.traits.fetch_or(devices::ROTATES, Ordering::Relaxed);
+        } else {
+            state.traits.fetch_and(!devices::ROTATES, Ordering::Relaxed);
         }
     }
 }
