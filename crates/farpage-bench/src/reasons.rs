@@ -82,12 +82,6 @@ const REASONS: &[Reason] = &[
         "a share of the reads for faults that wait",
     ),
     reason(
-        ["mixed", ""],
-        &["sequential_hit_percent"],
-        "pages read ahead are at times stored again before their touch",
-        "how long a page read ahead stays in the swap cache",
-    ),
-    reason(
         ["mixed", "compressed"],
         &["sequential_kb_per_s"],
         "LZ4 both ways is most of a page's CPU time, as in `seq`",

@@ -40,6 +40,8 @@ pub use who::Who;
 
 /// Most blocks stored together.
 const STORED_MAX: usize = 64;
+/// Turns in the FIFO that a page read ahead is spared for: as many as the swap cache is smaller than what it is the cache of.
+const SPARES: u64 = 16;
 /// Most frames that wait to be stored while the tree is over its limit: two large writes.
 const LEAVING_MAX: i64 = 2 * WRITE_MAX as i64;
 
@@ -422,6 +424,9 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
         mm.frames.blocks[block as usize]
             .sampled
             .store(0, Ordering::Relaxed);
+        mm.frames.blocks[block as usize]
+            .spares
+            .store(0, Ordering::Relaxed);
         mm.chunk(base).fetch_sub(count as u32, Ordering::Relaxed);
         mm.entry().resident.fetch_sub(count, Ordering::Relaxed);
         mm.entry().frames.fetch_add(count, Ordering::Relaxed);
@@ -484,6 +489,7 @@ fn hold_in_window(mm: &Mm, page: u64, kept: &[u32], from: u64, sampled: u64) -> 
     info.filled.store(mask(held) << at, Ordering::Relaxed);
     info.sampled
         .store((sampled & mask(held)) << at, Ordering::Relaxed);
+    info.spares.store(SPARES, Ordering::Relaxed);
     mm.entry().frames.fetch_add(held as i64, Ordering::Relaxed);
     kill_point!("hold-counted");
     for (i, slot) in (0..held).zip(kept) {
@@ -500,13 +506,20 @@ fn hold_in_window(mm: &Mm, page: u64, kept: &[u32], from: u64, sampled: u64) -> 
 fn store_oldest(mm: &Mm, pages: u64) -> u64 {
     let mut blocks = [0u16; STORED_MAX];
     let (mut len, mut count, mut place) = (0, 0, None);
-    while len < STORED_MAX && count < pages.min(WRITE_MAX as u64) {
+    for _ in 0..mm.frames.waiting() {
+        if len == STORED_MAX || count >= pages.min(WRITE_MAX as u64) {
+            break;
+        }
         let Some(block) = mm.frames.pop_oldest() else {
             break;
         };
         place = u64::from(block).checked_sub(FIRST_PLACE);
         if place.is_some() {
             break;
+        }
+        if is_spared(mm, &mm.frames.filled(block)) {
+            mm.frames.push(u64::from(block));
+            continue;
         }
         count += u64::from(mm.frames.filled(block).filled.count_ones());
         blocks[len] = block;
@@ -524,6 +537,15 @@ fn store_oldest(mm: &Mm, pages: u64) -> u64 {
         mm.frames.storing.fetch_sub(count, Ordering::Relaxed);
     }
     stored + place.map_or(0, |place| huge_out::store(mm, place))
+}
+
+/// Whether a block, taken from the FIFO, holds a page read ahead (a marker or one of the sample) that waits for its touch beside
+/// neighbours that were mapped ahead of theirs. Those leave with their window, later than the FIFO is through: stored before them, the
+/// sample would tell of misses that are none, and the marker would be late.
+fn is_spared(mm: &Mm, occupied: &Occupied) -> bool {
+    let window = occupied.base..occupied.base + BLOCK;
+    let mut there = window.map(|page| mm.load(page).kind() == Kind::Resident);
+    mm.frames.spare(occupied.block) && there.any(|there| there) && still_named(mm, occupied) != 0
 }
 
 /// Returns the memory of at most [`STORED_MAX`] stored blocks; the number of frames. Those whose page could not be stored stay, in
