@@ -22,6 +22,8 @@ const FREE_SHARE: (u64, u64) = (9, 10);
 const AREA_MIN: u64 = 1 << 20;
 /// So much of a file or device is looked at for somebody's data.
 const HEAD: usize = 64 << 10;
+/// So much of a file is given back at once.
+const SHRUNK_BY: u64 = 64 << 20;
 /// What mkswap writes at the end of the first page.
 const SIGNATURE: &[u8] = b"SWAPSPACE2";
 
@@ -46,11 +48,10 @@ impl OpenArea {
         self.head.is_none()
     }
 
-    /// Nothing is in it any more: its space, or the sign by which it was known to be nobody's data, and is again next time. What of
-    /// that fails is left: the space comes back with the last descriptor, and a place whose beginning holds data is refused.
+    /// Nothing is in it any more: the sign by which it was known to be nobody's data is, and is again next time. If that fails it is left:
+    /// a place whose beginning holds data is refused. Without effect on what is unlinked.
     pub fn give_back(&self) {
         let Some(head) = &self.head else {
-            let _ = self.file.set_len(0);
             return;
         };
         // Not past the page cache: this is a few bytes from wherever they lie.
@@ -63,6 +64,17 @@ impl OpenArea {
         let _ = file
             .write_all_at(if was_empty { &zeros } else { head }, 0)
             .and_then(|()| file.sync_data());
+    }
+
+    /// Nothing is in it any more: gives back another part of the space of what is unlinked, though processes may have it open; whether some
+    /// is left. All at once may take seconds, during which nobody would watch the tree.
+    pub fn shrink(&self) -> bool {
+        if !self.is_unlinked() {
+            return false;
+        }
+        let bytes = self.file.metadata().map_or(0, |meta| meta.len());
+        let less = bytes.saturating_sub(SHRUNK_BY);
+        self.file.set_len(less).is_ok() && less > 0
     }
 }
 

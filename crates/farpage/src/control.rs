@@ -301,6 +301,8 @@ pub struct Server {
     beat: u32,
     beat_ns: u64,
     jobs: u32,
+    /// The space of an area taken away is being given back.
+    is_shrinking: bool,
 }
 
 impl Server {
@@ -315,6 +317,7 @@ impl Server {
             beat: 0,
             beat_ns: 0,
             jobs: 0,
+            is_shrinking: false,
         }
     }
 
@@ -322,6 +325,12 @@ impl Server {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         !matches!(self.work, Work::Idle)
+    }
+
+    /// Whether it should come at once.
+    #[must_use]
+    pub fn is_shrinking(&self) -> bool {
+        self.is_shrinking
     }
 
     /// The tree has ended: so has the request, and nothing is in any area.
@@ -551,6 +560,10 @@ impl Server {
     fn watch_closing(&mut self, index: usize, since_ns: u64, now: u64) {
         let all = tier_files::followed(&self.pool) == Followed::All;
         if !all && now.saturating_sub(since_ns) < CLOSE_NS {
+            return;
+        }
+        self.is_shrinking = self.files[index].as_ref().is_some_and(OpenArea::shrink);
+        if self.is_shrinking {
             return;
         }
         if let Some(area) = self.files[index].take() {

@@ -338,7 +338,11 @@ fn cvt(result: i32) -> io::Result<i32> {
 
 /// Time to the next look at the tree.
 fn tick_ms(server: &Server) -> i32 {
-    if server.is_busy() { BUSY_TICK_MS } else { TICK_MS }
+    match server.is_busy() {
+        true if server.is_shrinking() => 0,
+        true => BUSY_TICK_MS,
+        false => TICK_MS,
+    }
 }
 
 static CHILD: AtomicI32 = AtomicI32::new(0);
