@@ -10,9 +10,10 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::mm::{Context, Mm, PAGE};
+use crate::mm::{Mm, PAGE};
 use crate::sys::{self, Errno, Piece};
 use crate::tiers::{self, Blocks};
+use crate::work_area::Context;
 
 /// Most reads in flight, and pieces of all of them.
 const READS_MAX: usize = farpage_core::pace::DEPTH_MAX as usize;

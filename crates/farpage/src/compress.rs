@@ -7,9 +7,10 @@ use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::HEADER_BYTES;
 
-use crate::mm::{Context, Mm};
+use crate::mm::Mm;
 use crate::reclaim::BLOCK;
 use crate::tiers;
+use crate::work_area::Context;
 
 /// Beyond it compressing gains nothing.
 const WORTH_ALONE: usize = 4032;

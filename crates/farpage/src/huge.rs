@@ -25,13 +25,14 @@ use crate::huge_places::{
     Nursery, carry, clear_for_huge, first_frame, has_content, is_huge, lock_all, place_of, set_locked,
     unlock_same,
 };
-use crate::mm::{CHUNK_PAGES, Context, Mm, RESIDENT_MASK, TOUCHED, address};
+use crate::mm::{CHUNK_PAGES, Mm, RESIDENT_MASK, TOUCHED, address};
 use crate::pool::MANAGED_PAGES;
 use crate::prefetch;
 use crate::puts::put_all;
 use crate::reclaim::{self, FIRST_PLACE};
 use crate::request::{Request, Taken};
 use crate::tiers;
+use crate::work_area::Context;
 
 /// Turns of reclaim for the room of a huge page.
 const TURNS: usize = 16;

@@ -86,4 +86,5 @@ pub mod trap;
 pub mod uffd;
 pub mod vfork;
 pub mod watch;
+pub mod work_area;
 pub mod writeback;

@@ -5,7 +5,7 @@
 //!
 //! # Safety
 //! `states` and `chunks` are arrays of atomics mapped for the whole managed range before `mode` becomes ACTIVE and never
-//! unmapped, so indexing them with a page below `MANAGED_PAGES` is sound. Contexts are handed to one holder at a time.
+//! unmapped, so indexing them with a page below `MANAGED_PAGES` is sound.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -13,12 +13,11 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::page_state::PageState;
-use farpage_core::planes::{Forms, Page};
+use farpage_core::planes::Forms;
 use farpage_core::range_map::{Range, RangeMap};
 use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::ZpoolHints;
-use lz4_flex::block::CompressTable;
 
 use crate::cow::Payers;
 use crate::errand::LENT;
@@ -30,24 +29,15 @@ use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
 use crate::readahead::Readahead;
 use crate::reclaim::{Frames, Who};
-use crate::request::Lists;
 use crate::slot_caches::SlotCaches;
-use crate::store::Writes;
 use crate::sys::{self, Errno};
 use crate::uffd::{Done, Uffd};
 use crate::watch::Watch;
+use crate::work_area::{self, ContextGuard, WorkAreas};
 
 pub const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages per chunk: one page-table page, one huge page.
 pub const CHUNK_PAGES: u64 = 512;
-const CONTEXTS: usize = 32;
-/// A work area takes up to 300 KiB: one per so many pages of the budget, and at least so many.
-const CONTEXT_BUDGET: i64 = 2048;
-const CONTEXTS_MIN: i64 = 6;
-/// In a budget of so many pages at most (32 MiB), a work area that more than a few pages were brought in with gives their memory
-/// back after use.
-const TIGHT_BUDGET: i64 = 8192;
-const KEPT_PAGES: usize = 8;
 /// Pages that one turn of swap-in looks at: what it brings in lies among them.
 pub const SPAN: usize = 64;
 const RANGES_MAX: usize = 65_536;
@@ -79,10 +69,7 @@ pub struct Mm {
     own_pid: AtomicI32,
     states: AtomicU64,
     chunks: AtomicU64,
-    contexts: AtomicU64,
-    contexts_free: AtomicU32,
-    /// Threads that sleep until a work area is free.
-    contexts_awaited: AtomicU32,
+    pub work_areas: WorkAreas,
     pub gate: Gate,
     pub frames: Frames,
     /// Who makes room in this process.
@@ -134,9 +121,7 @@ static MM: Mm = Mm {
     own_pid: AtomicI32::new(0),
     states: AtomicU64::new(0),
     chunks: AtomicU64::new(0),
-    contexts: AtomicU64::new(0),
-    contexts_free: AtomicU32::new(u32::MAX),
-    contexts_awaited: AtomicU32::new(0),
+    work_areas: WorkAreas::new(),
     gate: Gate::new(),
     frames: Frames::new(),
     who: Who::new(),
@@ -304,33 +289,15 @@ impl Mm {
             .pool()
             .map_states(self.fd(fd::POOL), self.owner() as usize, None)?;
         let chunks = sys::engine_memory(MANAGED_PAGES / CHUNK_PAGES * 4)?;
-        let contexts = sys::engine_memory((CONTEXTS * size_of::<WorkArea>()) as u64)?;
-        let few = self.work_areas();
-        self.contexts_free
-            .store((u32::MAX).checked_shr(32 - few).unwrap_or(0), Ordering::Relaxed);
-        for i in 0..few as usize {
-            // SAFETY: fresh memory for that many contexts, page-aligned; the table is written in place.
-            unsafe {
-                let area = (contexts as *mut WorkArea).add(i);
-                (&raw mut (*area).context.table).write(CompressTable::small());
-            }
-        }
         self.frames.prepare()?;
         self.places.prepare(self)?;
         let budget = self.header().budget.load(Ordering::Relaxed).max(0) as u64;
         self.queue.prepare(budget)?;
         self.kept.prepare(budget)?;
+        self.work_areas.prepare(work_area::count(budget as i64))?;
         self.states.store(states, Ordering::Relaxed);
         self.chunks.store(chunks, Ordering::Relaxed);
-        self.contexts.store(contexts, Ordering::Release);
         Ok(())
-    }
-
-    /// How many work areas a process of this tree has.
-    #[must_use]
-    pub fn work_areas(&self) -> u32 {
-        let few = self.header().budget.load(Ordering::Relaxed) / CONTEXT_BUDGET;
-        few.clamp(CONTEXTS_MIN, CONTEXTS as i64) as u32
     }
 
     /// After fork, in the child: the window on the parent's page states becomes one on the child's own.
@@ -386,24 +353,7 @@ impl Mm {
 
     /// Takes a work area; waits if all are in use (holders never wait for one another while holding).
     pub fn context(&self) -> ContextGuard {
-        let mut turns = 0u32;
-        loop {
-            let free = self.contexts_free.load(Ordering::Relaxed);
-            if free != 0 {
-                let bit = free.trailing_zeros();
-                let taken = self.contexts_free.fetch_and(!(1 << bit), Ordering::Acquire);
-                if taken & (1 << bit) != 0 {
-                    return ContextGuard(bit);
-                }
-            }
-            turns += 1;
-            if turns.is_multiple_of(64) {
-                self.contexts_awaited.fetch_add(1, Ordering::SeqCst);
-                sys::futex_wait(&self.contexts_free, 0, false, 100);
-                self.contexts_awaited.fetch_sub(1, Ordering::Relaxed);
-            }
-            core::hint::spin_loop();
-        }
+        self.work_areas.take()
     }
 
     /// Sleeps until the word of `page` is likely unlocked.
@@ -426,7 +376,7 @@ impl Mm {
 
     /// In a forked child: the threads that waited are not here.
     pub fn forget_waiters(&self) {
-        self.contexts_awaited.store(0, Ordering::Relaxed);
+        self.work_areas.forget_waiters();
         self.waiters
             .iter()
             .for_each(|waiters| waiters.count.store(0, Ordering::Relaxed));
@@ -481,89 +431,4 @@ pub fn address(page: u64) -> u64 {
 #[must_use]
 pub fn page_of(addr: u64) -> u64 {
     (addr - MANAGED_BASE) / PAGE
-}
-
-/// Work area of one fault or one store: no stack of a signal handler is large enough, and nothing may allocate.
-#[repr(C, align(4096))]
-pub struct Context {
-    /// Where pages are decompressed or read to before they are installed.
-    pub bounce: [[u8; PAGE_SIZE]; SPAN],
-    /// Where pages are compressed to.
-    pub out: [u8; 2 * PAGE_SIZE],
-    /// A page by planes, to be compressed.
-    pub planes: Page,
-    pub table: CompressTable,
-    /// What is being written to files.
-    pub writes: Writes,
-    /// Whether a fault waits for what is read.
-    pub is_waited_for: bool,
-}
-
-/// What the holder of a context has: the context, and lists for what it brings in.
-#[repr(C, align(4096))]
-struct WorkArea {
-    context: Context,
-    lists: Lists,
-}
-
-/// A work area in use.
-pub struct ContextGuard(u32);
-
-impl ContextGuard {
-    fn area(&self) -> *mut WorkArea {
-        let areas = MM.contexts.load(Ordering::Relaxed) as *mut WorkArea;
-        // SAFETY: there are as many areas as bits that can be taken.
-        unsafe { areas.add(self.0 as usize) }
-    }
-
-    /// The context and the lists.
-    pub fn split(&mut self) -> (&mut Context, &mut Lists) {
-        // SAFETY: the bit was ours to take, so the area has no other user, and the guard is borrowed mutably.
-        let area = unsafe { &mut *self.area() };
-        (&mut area.context, &mut area.lists)
-    }
-}
-
-impl ContextGuard {
-    /// In a tight budget, gives back the memory that pages were brought in through.
-    pub fn return_bounce(&self) {
-        if MM.header().budget.load(Ordering::Relaxed) <= TIGHT_BUDGET {
-            let kept = size_of_val(&self.bounce[..KEPT_PAGES]) as u64;
-            let (from, len) = (
-                self.bounce.as_ptr() as u64 + kept,
-                size_of_val(&self.bounce) as u64 - kept,
-            );
-            // SAFETY: nobody reads what is in a work area that is given back; fresh pages come in its place.
-            let _ = unsafe { sys::madvise(from, len, libc::MADV_DONTNEED) };
-        }
-    }
-}
-
-impl core::ops::Deref for ContextGuard {
-    type Target = Context;
-    fn deref(&self) -> &Context {
-        // SAFETY: the bit was ours to take, so the area has no other user.
-        unsafe { &(*self.area()).context }
-    }
-}
-
-impl core::ops::DerefMut for ContextGuard {
-    fn deref_mut(&mut self) -> &mut Context {
-        self.split().0
-    }
-}
-
-impl Drop for ContextGuard {
-    fn drop(&mut self) {
-        // Pages are brought in through the first places.
-        if self.split().1.taken.pages().len() > KEPT_PAGES {
-            self.return_bounce();
-            // The next holder may bring nothing in.
-            self.split().1.taken.fill(core::iter::empty());
-        }
-        MM.contexts_free.fetch_or(1 << self.0, Ordering::SeqCst);
-        if MM.contexts_awaited.load(Ordering::SeqCst) != 0 {
-            sys::futex_wake(&MM.contexts_free, 1, false);
-        }
-    }
 }

@@ -16,6 +16,7 @@ use crate::request::{Lists, Request, Which};
 use crate::swapin;
 use crate::sys;
 use crate::thread;
+use crate::work_area;
 
 const REQUESTS: usize = 8;
 /// Most threads of a process, and how many work areas there are for each.
@@ -139,7 +140,8 @@ fn call_one(mm: &Mm) {
     let running = own.running.load(Ordering::Relaxed);
     // Without files there are no reads to be in flight: more threads would only come before those that work.
     let has_files = mm.header().areas.load(Ordering::Relaxed) > 0;
-    let most = (mm.work_areas() / AREAS_EACH).clamp(1, if has_files { THREADS_MAX } else { 1 });
+    let most = (work_area::count(mm.header().budget.load(Ordering::Relaxed)) / AREAS_EACH)
+        .clamp(1, if has_files { THREADS_MAX } else { 1 });
     let one_more = || {
         own.wanted
             .compare_exchange(running, running + 1, Ordering::Relaxed, Ordering::Relaxed)

@@ -15,10 +15,11 @@ use farpage_core::units::PAGE_SIZE;
 
 use crate::compress;
 use crate::kept;
-use crate::mm::{Context, Mm, PAGE, fd};
+use crate::mm::{Mm, PAGE, fd};
 use crate::slot_batch::SlotBatch;
 use crate::swapoff::BATCH_MAX;
 use crate::sys;
+use crate::work_area::Context;
 use crate::{fault, puts, thread, tiers, writeback};
 
 /// Most blocks that a read spans without wanting them: less than a second read costs.

@@ -16,12 +16,13 @@ use farpage_core::swap_table::Backing;
 use crate::bits::bits;
 use crate::compress;
 use crate::kept;
-use crate::mm::{Context, Mm};
+use crate::mm::Mm;
 use crate::puts;
 use crate::reclaim::BLOCK;
 use crate::slot_batch::SlotBatch;
 use crate::sys;
 use crate::tiers;
+use crate::work_area::Context;
 
 /// A block of frames and the window whose pages are in those that are `filled`.
 #[derive(Clone, Copy)]

@@ -18,7 +18,7 @@ use crate::bits::{bits, mask, set};
 use crate::fault::{self, Filled, Outcome};
 use crate::huge;
 use crate::kept;
-use crate::mm::{Context, Mm, SPAN, address};
+use crate::mm::{Mm, SPAN, address};
 use crate::prefetch;
 use crate::puts;
 use crate::readahead::{self, SAMPLE_ONE_IN, Touch};
@@ -27,6 +27,7 @@ use crate::request::{Lists, Request, Which};
 use crate::runs::{GAP_BESIDE, GAP_MAX, Lies, Places};
 use crate::sys;
 use crate::tiers::{self, Blocks, LoadError};
+use crate::work_area::Context;
 
 /// Of how many next pages of a window a fault looks for those to bring in with the missed one: more would let it wait.
 pub const NOW_MAX: usize = 32;

@@ -141,6 +141,11 @@ extern "C" fn reclaimer_main() -> ! {
             let _inside = mm.gate.shared();
             done = reclaim::ahead(mm, excess.min(RECLAIM_MAX));
         }
+        let now = sys::now_ns();
+        if mm.work_areas.are_unused(now) {
+            let _inside = mm.gate.shared();
+            mm.work_areas.return_unused(now);
+        }
         if kept::are_to_go(mm) {
             let _inside = mm.gate.shared();
             kept::give_up_some(mm);

@@ -25,10 +25,11 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::{HEADER_BYTES, Handle};
 
 use crate::compress::Compressed;
-use crate::mm::{Context, Mm, PAGE, fd};
+use crate::mm::{Mm, PAGE, fd};
 use crate::pool::Pool;
 use crate::sys::{self, Errno};
 use crate::watch;
+use crate::work_area::Context;
 
 /// Why a page could not be brought back.
 #[derive(Clone, Copy, Debug)]

@@ -14,9 +14,10 @@ use farpage_core::kill_point;
 use farpage_core::stats::Counter;
 use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
 
-use crate::mm::{Context, Mm, SPAN};
+use crate::mm::{Mm, SPAN};
 use crate::puts::Objects;
 use crate::tiers;
+use crate::work_area::Context;
 
 /// Pages per write.
 const RUN: usize = SPAN;
@@ -102,7 +103,7 @@ fn write_cluster(mm: &Mm, cluster: u32) -> Outcome {
         outcome.written += exchange(mm, slot, &seen[..count]);
         slot += count as u32;
     }
-    context.return_bounce();
+    context.note_used(mm);
     outcome
 }
 
