@@ -241,6 +241,10 @@ def pid_namespaces(context):
     script = f"unshare -pf {stress} 3 & unshare -pf {stress} 4 & {stress} 5; wait"
     got = context.plain([FARPAGE, "run", "--ram", "32M", "--", "sh", "-c", script], timeout_s=120)
     check(got.code == 0 and got.out.count("ok stress") == 3, f"{failures(got)} {got.err[-500:]}")
+    # Any exec in such a process was once a segmentation fault: it looked for its entry in a pool that it does not have.
+    execs = ["unshare", "-pf", "sh", "-c", "/bin/echo child; exec /bin/echo last"]
+    got = context.plain([FARPAGE, "run", "--ram", "32M", "-q", "--", *execs], timeout_s=60)
+    check(got.code == 0 and got.out.split() == ["child", "last"], f"exec: exit code {got.code}: {got.out[-200:]} {got.err[-200:]}")
     newpid = "import ctypes, os; ctypes.CDLL(None).unshare(0x20000000)"
     forks = f"{newpid}; pid = os.fork(); print(os.waitpid(pid, 0)[1] if pid else 'alive')"
     got = context.plain([FARPAGE, "run", "--eager", "--ram", "32M", "-q", "--", sys.executable, "-c", forks], timeout_s=60)

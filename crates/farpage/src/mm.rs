@@ -223,9 +223,12 @@ impl Mm {
         is_its || sys::getpid() == own
     }
 
-    /// This process's entry, if it has one.
+    /// This process's entry, if it has one: a process that could not join its tree has no pool either.
     #[must_use]
     pub fn entry_opt(&self) -> Option<&'static ProcEntry> {
+        if self.mode.load(Ordering::Acquire) == mode::OFF {
+            return None;
+        }
         self.pool()
             .processes()
             .get(self.index.load(Ordering::Relaxed) as usize)
