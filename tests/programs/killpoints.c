@@ -83,8 +83,14 @@ static void start_leaf(uint64_t seed)
 	end_of(pid, "a program ends well or is killed");
 }
 
+/* What it shares with its parent moves first: who dies on the way must not give up the parent's part of it. */
 static void grandchild(uint64_t seed)
 {
+	size_t size = chunks * CHUNK;
+	char *to = map_anon(size);
+	char *q = mremap(data, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+	if (CHECK("mremap of shared memory", q == to))
+		data = q;
 	for (size_t n = 0; n < chunks / 8; n++) {
 		size_t i = mix64(seed + n) % chunks;
 		verify("chunk in a grandchild", i);

@@ -170,6 +170,14 @@ def kill_points(context):
                 run_tree(context, {name: count for name in kind[at : at + FEW]})
 
 
+@test("kill-in-mremap", per_delivery=True)
+def kill_in_mremap(context):
+    """A process dies while it moves memory that it shares with its parent: two of its words name one reference then. Both were put, and the
+    parent's page with them: an impossible swap entry, or a page of somebody else's."""
+    for count in (1200, 4000):
+        check(run_tree(context, {"move-word": count}), f"nobody came to pass {count}")
+
+
 # Where the supervisor is killed: the points that only it passes, and of those that processes pass too what it does most.
 # What `farpage check` must then say, of which nobody is left who would mend it; None: nothing is left.
 LOCKED = r"cluster \d+: locked by the supervisor, which is gone"

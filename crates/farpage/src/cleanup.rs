@@ -4,6 +4,7 @@
 //! it as owner, clusters it was working on are locked with its name: compressed objects that such a slot, or a write-back cut short, has left
 //! over are found by the slot number that they carry. Last, those clusters are mended: count and lists are made anew from the slots. Between the store of a new page state
 //! and the put of the old slot a kill can leave one reference too many (never one too few): the supervisor counts again (`recount`).
+//! In the middle of `mremap` two words may name what is one reference: of a process that died so none is put, all are counted again.
 //!
 //! # Safety
 //! Page states of a process that is gone (or is this one, before it manages anything) have no other user.
@@ -121,13 +122,15 @@ pub fn take_over(pool: &Pool, pool_fd: i32, index: usize, state: u32) {
     }
 }
 
-/// Puts the slot of every swapped page, then gives the page states' memory back. False: they could not be mapped.
+/// Puts the slot of every swapped page, unless two words may name the same reference, then gives the page states' memory back. False:
+/// they could not be mapped.
 fn put_slots(pool: &Pool, pool_fd: i32, index: usize) -> bool {
     let start = pool.layout().states + index as u64 * STATES_LEN;
     let end = start + STATES_LEN;
     let Ok(window) = pool.map_states(pool_fd, index, None) else {
         return false;
     };
+    let is_sure = pool.processes()[index].moves.idle().is_some();
     let mut at = start;
     while let Some((from, to)) = next_data(pool_fd, at, end) {
         for offset in (from - start..to - start).step_by(8) {
@@ -135,7 +138,7 @@ fn put_slots(pool: &Pool, pool_fd: i32, index: usize) -> bool {
             let word = unsafe { &*((window + offset) as *const AtomicU64) };
             // After the entry's state: see Mm::has_entry_still.
             let state = PageState(word.swap(0, Ordering::AcqRel));
-            if let Some(slot) = state.named_slot() {
+            if let Some(slot) = state.named_slot().filter(|_| is_sure) {
                 kill_point!("clean-put");
                 puts::put_for(pool, slot, index as u16);
             }

@@ -294,7 +294,8 @@ fn settle_frames(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) -> bool {
     !mm.is_active() || (lo..hi).all(|page| fault::unframe(mm, page))
 }
 
-/// Carries page states to the new place, chunk counts with them.
+/// Carries page states to the new place, chunk counts with them. For a moment two words name what is one reference: `cleanup` knows. (The other
+/// way round the page of a parent would be lost with a child of vfork that dies here.)
 fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
     in_flight::unmapped(mm, from, from + pages);
     let _step = mm.entry().moves.begin();
