@@ -39,6 +39,8 @@ SOURCE = ROOT / "crates/farpage-core/src/kill.rs"
 TOGETHER = 15
 # The same of points that are passed often, so that each still kills: in the soak.
 FEW = 4
+# How often what nobody passed is tried again.
+AGAIN = 3
 # The pass that kills. In the soak later ones too, which rarely passed points do not come to.
 PASS = 2
 LATER_PASSES = (17, 80)
@@ -159,10 +161,11 @@ def kill_points(context):
     never = set(names)
     for batch in batches:
         never -= run_tree(context, {name: 1 if name in SELDOM else PASS for name in batch})
-    # Where others died first a point may have been passed too seldom: once more, with few others and at the first pass.
-    for kind in kinds:
-        if left := [name for name in kind if name in never]:
-            never -= run_tree(context, dict.fromkeys(left, 1))
+    # Where others died first a point may have been passed too seldom: again, with fewer others and at the first pass.
+    for _ in range(AGAIN):
+        for kind in kinds:
+            if left := [name for name in kind if name in never]:
+                never -= run_tree(context, dict.fromkeys(left, 1))
     check(not never, f"points that nobody passed: {sorted(never)}")
     for count in LATER_PASSES if context.soak else ():
         for kind in kinds:
