@@ -231,6 +231,37 @@ def activate(context):
         check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
+@test("altstacks", ("quick", "soak", "user"), per_delivery=True)
+def altstacks(context):
+    """Small alternate stacks that nobody has touched. The first fault of a thread was its last: the kernel could not write its frame
+    there. And a thread that was asked whether its call had ended, while a fault of its was answered elsewhere, lost the frame of that
+    fault (any Rust program with threads did)."""
+    for _ in range(10 if context.soak else 2):
+        got = context.budget_run(48, [program("altstacks"), 96], timeout_s=120)
+        check(got.code == 0 and "ok altstacks" in got.out, failures(got))
+
+
+@test("daemon", per_delivery=True)
+def daemon(context):
+    """A daemon that has given root up could not read its own page map when it was to become active; what was registered stayed so, and
+    its next fault ended it. Where it has given up all of /proc it goes on without a budget, and says so."""
+    if os.geteuid() != 0:
+        raise Skip("needs root: a daemon that gives it up")
+    by_thread = context.delivery == "thread"
+    if not by_thread:
+        got = context.budget_run(48, [program("daemon"), 96], timeout_s=120)
+        check(got.code == 0 and "ok daemon" in got.out, failures(got))
+        check(swapped_out(got.stats) > 0, "nothing was swapped out")
+    empty = context.directory / "empty"
+    empty.mkdir()
+    words = [FARPAGE, "run", "--ram", "48M", "--delivery", context.delivery, "--", program("daemon"), 96, empty]
+    got = context.plain(words, timeout_s=60)
+    check(got.code == 0 and "ok daemon" in got.out, failures(got))
+    # What answers faults by message needs root itself.
+    missing = "userfaultfd" if by_thread else "/proc"
+    check("without a memory budget: " in got.err and missing in got.err, f"told: {got.err[-300:]}")
+
+
 @test("pid-namespaces")
 def pid_namespaces(context):
     """Programs in pid namespaces of their own have numbers that are others' in the tree's table: two of them once shared an entry, and

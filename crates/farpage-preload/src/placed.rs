@@ -8,6 +8,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use farpage::births;
 use farpage::mm::mm;
 use farpage::pool::is_managed;
 use farpage::stacks;
@@ -94,6 +95,10 @@ impl Stack {
             place.len.store(len as usize, Ordering::Relaxed);
             place.base.store(base as usize, Ordering::SeqCst);
         }
+        if !mm().is_active() {
+            // Activation may have gone through the places already.
+            births::wait_for_activation(mm());
+        }
         if mm().is_active() {
             stacks::keep(base, len);
         }
@@ -150,12 +155,12 @@ pub fn leave() {
     }
 }
 
-/// Right after activation: the stacks of threads made before.
-pub fn keep_all() {
+/// Calls `f` with address and length of every such stack.
+pub fn each(f: &mut dyn FnMut(u64, u64)) {
     for place in &PLACED {
         let base = place.base.load(Ordering::SeqCst);
         if base > TAKEN {
-            stacks::keep(base as u64, place.len.load(Ordering::Relaxed) as u64);
+            f(base as u64, place.len.load(Ordering::Relaxed) as u64);
         }
     }
 }

@@ -4,6 +4,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use farpage::births;
 use farpage::dispatch;
 use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
@@ -238,10 +239,15 @@ pub fn keep(address: u64, len: u64) {
     if !is_managed(address) {
         return;
     }
-    if mm().is_active() {
-        trap::keep_resident(address, len);
-        return;
+    if !mm().is_active() {
+        note(address, len);
+        // Activation may have gone through the notes already.
+        births::wait_for_activation(mm());
     }
+    trap::keep_resident(address, len);
+}
+
+fn note(address: u64, len: u64) {
     for [start, length] in &KEPT {
         if start
             .compare_exchange(0, address as usize, Ordering::Relaxed, Ordering::Relaxed)
@@ -253,13 +259,13 @@ pub fn keep(address: u64, len: u64) {
     }
 }
 
-/// Right after activation: what was noted meanwhile.
-pub fn keep_noted() {
-    placed::keep_all();
+/// For activation: calls `f` with address and length of what was noted, and of the stacks of threads that were made.
+pub fn each_noted(f: &mut dyn FnMut(u64, u64)) {
+    placed::each(f);
     for [start, length] in &KEPT {
         let (address, len) = (start.load(Ordering::Relaxed), length.load(Ordering::Acquire));
         if address != 0 {
-            trap::keep_resident(address as u64, len as u64);
+            f(address as u64, len as u64);
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::pool::flag;
 use crate::proc_dirs::has_io_uring;
 use crate::reclaim;
 use crate::sys::{self, Errno};
-use crate::{signals, thread, tier_files, trap, uffd};
+use crate::{signals, stacks, thread, tier_files, trap, uffd};
 
 /// Called when the tree's sum of writable memory has grown, before this process can touch what is new: the last moment to become
 /// active in time.
@@ -37,46 +37,48 @@ pub fn on_growth(mm: &Mm) {
     }
 }
 
-/// Called once, right after activation, outside every lock: for what the preload library noted while dormant.
-static AFTER: AtomicUsize = AtomicUsize::new(0);
+/// Calls its argument with address and length of every range that the kernel writes to without asking anybody.
+pub type Noted = fn(&mut dyn FnMut(u64, u64));
+/// What the preload library noted while dormant.
+static NOTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets what is to be called right after activation.
-pub fn on_activation(after: fn()) {
-    AFTER.store(after as usize, Ordering::Release);
+/// Sets who tells what has to stay in RAM from activation on.
+pub fn keep_noted(noted: Noted) {
+    NOTED.store(noted as usize, Ordering::Release);
+}
+
+/// Calls `f` with what was noted.
+pub fn each_noted(f: &mut dyn FnMut(u64, u64)) {
+    let noted = NOTED.load(Ordering::Acquire);
+    if noted != 0 {
+        // SAFETY: only keep_noted stores here, and only such a function.
+        let noted: Noted = unsafe { core::mem::transmute(noted) };
+        noted(f);
+    }
 }
 
 /// Makes this process active, if it is dormant. A process that can't be is told so once and stays as it is.
 pub fn activate() {
-    if activate_alone() {
-        let after = AFTER.load(Ordering::Acquire);
-        if after != 0 {
-            // SAFETY: only on_activation stores here, and only a `fn()`.
-            let after: fn() = unsafe { core::mem::transmute(after) };
-            after();
-        }
-    }
-}
-
-fn activate_alone() -> bool {
     let mm = mm();
     // A child that borrows this memory (vfork) has descriptors of its own.
     if !mm.is_own() {
-        return false;
+        return;
     }
     let _alone = mm.gate.alone();
     if mm.mode.load(Ordering::Acquire) != mode::DORMANT {
-        return false;
+        return;
     }
     let Some(_closed) = births::close() else {
-        return false;
+        return;
     };
+    let _readable = Readable::begin();
     if has_unfollowed_ring(mm) {
         switch_off(mm);
         sys::complain(&[
             "farpage: this process runs without a memory budget: it made an io_uring before its memory was managed; ",
             "run it with --eager, which refuses io_uring from the start",
         ]);
-        return false;
+        return;
     }
     if let Err(step) = run_steps(mm) {
         switch_off(mm);
@@ -88,9 +90,7 @@ fn activate_alone() -> bool {
             code.text(),
             "; run `farpage doctor` for the fix",
         ]);
-        return false;
     }
-    true
 }
 
 /// Whether the kernel may use memory for a ring behind our back. It waits for pages where a thread delivers them, and the user
@@ -103,10 +103,10 @@ fn has_unfollowed_ring(mm: &Mm) -> bool {
 
 /// It stays the kernel's.
 fn switch_off(mm: &Mm) {
-    mm.mode.store(mode::OFF, Ordering::Release);
-    in_flight::forget();
     // It swaps nothing, so nobody waits for it to open what is added to the tree.
     mm.entry().area_epoch.store(u32::MAX, Ordering::Release);
+    mm.mode.store(mode::OFF, Ordering::Release);
+    in_flight::forget();
 }
 
 type Step = (&'static str, Errno);
@@ -121,18 +121,33 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     signals::strip_masks();
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;
     in_flight::settle(mm).map_err(|e| ("reading /proc/self/task", e))?;
-    register_all(mm).map_err(|e| ("registering memory", e))?;
-    kill_point!("activate-registered");
-    adopt_present(mm, None).map_err(|e| ("reading /proc/self/pagemap", e))?;
+    stacks::make_noted_present(mm);
+    // Closed it registers nothing any more: who waits for a page tries again and gets it from the kernel.
+    take_memory_over(mm).inspect_err(|_| sys::close(mm.fd(fd::UFFD)))?;
+    mm.mode.store(mode::ACTIVE, Ordering::Release);
+    thread::start_reclaimer(mm);
+    Ok(())
+}
+
+fn take_memory_over(mm: &Mm) -> Result<(), Step> {
+    let pagemap = open_pagemap().map_err(|e| ("opening /proc/self/pagemap", e))?;
+    let adopted = register_all(mm)
+        .map_err(|e| ("registering memory", e))
+        .and_then(|()| {
+            kill_point!("activate-registered");
+            for_each_range(mm, |lo, hi| adopt_present(mm, pagemap, lo, hi))
+                .map_err(|e| ("reading /proc/self/pagemap", e))
+        });
+    sys::close(pagemap);
+    adopted?;
     advice::adopt(mm).map_err(|e| ("reading /proc/self/smaps", e))?;
     in_flight::pin(mm);
+    stacks::keep_noted(mm);
     kill_point!("activate-adopted");
     reclaim::limit_is_old(mm);
-    mm.mode.store(mode::ACTIVE, Ordering::Release);
     if mm.header().has(flag::THREAD_DELIVERY) {
         thread::start_delivery().map_err(|e| ("starting the delivery thread", e))?;
     }
-    thread::start_reclaimer(mm);
     Ok(())
 }
 
@@ -184,8 +199,12 @@ pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
     if plain != end - start {
         return Err(Errno(libc::EINVAL));
     }
-    mm.register(start, end - start)?;
-    adopt_present(mm, Some((lo, hi)))
+    let pagemap = open_pagemap()?;
+    let adopted = mm
+        .register(start, end - start)
+        .and_then(|()| adopt_present(mm, pagemap, lo, hi));
+    sys::close(pagemap);
+    adopted
 }
 
 /// Registers what can be registered of a range in which the program has mapped something else in places.
@@ -208,30 +227,50 @@ fn for_each_range(mm: &Mm, mut f: impl FnMut(u64, u64) -> Result<(), Errno>) -> 
     Ok(())
 }
 
-/// Pages that are there without farpage's doing (touched while dormant) become resident pages in the books: all, or those of
-/// one range.
-fn adopt_present(mm: &Mm, only: Option<(u64, u64)>) -> Result<(), Errno> {
-    let fd = open_pagemap()?;
-    let adopt_range = |lo: u64, hi: u64| {
-        let mut page = lo;
-        while page < hi {
-            let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
-            adopt_chunk(mm, fd, page, end)?;
-            page = end;
-        }
-        Ok(())
-    };
-    let result = match only {
-        Some((lo, hi)) => adopt_range(lo, hi),
-        None => for_each_range(mm, adopt_range),
-    };
-    sys::close(fd);
-    result
+/// Pages of a range that are there without farpage's doing (touched while dormant) become resident pages in the books.
+fn adopt_present(mm: &Mm, pagemap: i32, lo: u64, hi: u64) -> Result<(), Errno> {
+    let mut page = lo;
+    while page < hi {
+        let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
+        adopt_chunk(mm, pagemap, page, end)?;
+        page = end;
+    }
+    Ok(())
 }
 
 /// Opens this process's page map, to be read or scanned.
 pub fn open_pagemap() -> Result<i32, Errno> {
     sys::open(c"/proc/self/pagemap", libc::O_RDONLY)
+}
+
+/// While there is one, this process may read what /proc says of it. The files belong to root while it is not dumpable, as a
+/// daemon that has changed its user is.
+struct Readable {
+    was_dumpable: i64,
+}
+
+impl Readable {
+    fn begin() -> Readable {
+        let was_dumpable = dumpable(libc::PR_GET_DUMPABLE, 0);
+        if was_dumpable != 1 {
+            dumpable(libc::PR_SET_DUMPABLE, 1);
+        }
+        Readable { was_dumpable }
+    }
+}
+
+impl Drop for Readable {
+    fn drop(&mut self) {
+        // Nobody but the kernel can say 2 (like 0, but root may dump it).
+        if self.was_dumpable != 1 {
+            dumpable(libc::PR_SET_DUMPABLE, 0);
+        }
+    }
+}
+
+fn dumpable(what: i32, value: u64) -> i64 {
+    // SAFETY: one flag of this process.
+    unsafe { sys::raw(libc::SYS_prctl, [what as u64, value, 0, 0, 0, 0]) }
 }
 
 fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {

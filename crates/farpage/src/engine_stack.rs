@@ -4,7 +4,8 @@
 //! locked, the fault would wait for the very thread that it interrupted. So such work runs elsewhere. It also needs more room than
 //! a small alternate stack of the program's has left below a handler's frame.
 //!
-//! Signals are blocked meanwhile: nobody jumps out of here, and the stack always comes back.
+//! Signals are blocked meanwhile: nobody jumps out of here, and the stack always comes back. SIGBUS is, too: to the kernel a thread
+//! that is here has left its alternate stack, and it would write the next frame over the one of the handler that called.
 //!
 //! # Safety
 //! A stack has one user at a time: whoever took its address out of [`SPARE`], or has just mapped it.
@@ -54,13 +55,19 @@ pub fn if_managed<R>(work: impl FnOnce() -> R) -> R {
     if !is_managed(&raw const here as u64) {
         return work();
     }
-    let mask = sys::block_signals();
+    blocked(work)
+}
+
+/// Runs `work` on a stack of the engine's with signals blocked.
+pub fn blocked<R>(work: impl FnOnce() -> R) -> R {
+    let mask = sys::block_faults();
     let result = run(work);
     sys::set_mask(mask);
     result
 }
 
-/// Runs `work` on a stack of the engine's, or on the caller's if there is no memory for one. The caller has blocked signals.
+/// Runs `work` on a stack of the engine's, or on the caller's if there is no memory for one. The caller has blocked signals,
+/// SIGBUS too.
 pub fn run<R>(work: impl FnOnce() -> R) -> R {
     struct Call<F, R> {
         work: Option<F>,

@@ -18,7 +18,7 @@ use crate::engine_stack;
 use crate::errand;
 use crate::huge;
 use crate::kept;
-use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, page_of};
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, mode, page_of};
 use crate::pool::{MANAGED_PAGES, flag};
 use crate::prefetch;
 use crate::readahead::{self, Touch};
@@ -43,10 +43,7 @@ pub fn fault(mm: &Mm, page: u64) -> Outcome {
     if let Some(outcome) = errand::fault(mm, address(page)) {
         return outcome;
     }
-    let mask = sys::block_signals();
-    let outcome = engine_stack::run(|| touched(mm, Touch::of_page(page)));
-    sys::set_mask(mask);
-    outcome
+    engine_stack::blocked(|| touched(mm, Touch::of_page(page)))
 }
 
 /// Brings the page of a managed address in that `thread` touched. The caller has blocked signals, and is no child that borrows this
@@ -63,6 +60,9 @@ pub fn at_address(mm: &Mm, address: u64, thread: Option<u32>) -> Outcome {
 fn touched(mm: &Mm, touch: Touch) -> Outcome {
     let page = touch.page;
     let _inside = mm.gate.shared();
+    if mm.mode.load(Ordering::Relaxed) == mode::OFF {
+        return Outcome::Done; // the activation that it waited for has failed: the kernel's again
+    }
     let start = sys::now_ns();
     let mut spurious = 0;
     loop {

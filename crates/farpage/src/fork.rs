@@ -72,10 +72,7 @@ pub fn by_number(nr: i64, args: [u64; 6]) -> Option<i64> {
 /// The fork itself: 0 in the child, its pid in the parent, or `-errno`.
 pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     let _watched = errand::watched(mm());
-    let mask = sys::block_signals();
-    let pid = engine_stack::run(|| fork_alone(nr, args));
-    sys::set_mask(mask);
-    pid
+    engine_stack::blocked(|| fork_alone(nr, args))
 }
 
 fn fork_alone(nr: i64, args: [u64; 6]) -> i64 {

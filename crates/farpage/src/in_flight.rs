@@ -260,15 +260,20 @@ fn keep(mm: &Mm, tid: i32, seen: Seen) {
         };
         let mut kept = KEPT.lock();
         let hi = hi.min(lo + most.saturating_sub(kept.pages));
-        let (from, bytes) = (address(lo), (hi - lo) * PAGE);
-        // SAFETY: brings pages of the program in, as a touch would; what is not mapped is an error and stays so.
-        unsafe {
-            if sys::madvise(from, bytes, POPULATE_WRITE).is_err() {
-                let _ = sys::madvise(from, bytes, POPULATE_READ);
-            }
-        }
+        make_present(lo, hi);
         kept.push(Range { tid, call, lo, hi });
     });
+}
+
+/// Has the kernel make pages present, before anything is registered.
+pub fn make_present(lo: u64, hi: u64) {
+    let (from, bytes) = (address(lo), (hi - lo) * PAGE);
+    // SAFETY: brings pages of the program in, as a touch would; what is not mapped is an error and stays so.
+    unsafe {
+        if sys::madvise(from, bytes, POPULATE_WRITE).is_err() {
+            let _ = sys::madvise(from, bytes, POPULATE_READ);
+        }
+    }
 }
 
 /// Pins what [`settle`] noted, now that it is in the books. The caller is alone inside the gate.

@@ -165,7 +165,7 @@ pub fn init(pool: Pool, index: u32) -> Result<(), Errno> {
     let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, RANGES_MAX) };
     // SAFETY: init runs once, in the constructor, before mode leaves OFF; nobody reads the pool yet.
     unsafe { (*MM.pool.get()).write(pool) };
-    MM.index.store(index, Ordering::Relaxed);
+    MM.index.store(index, Ordering::Release);
     MM.be_own();
     *MM.maps.lock() = Some(RangeMap::new(entries));
     MM.mode.store(mode::DORMANT, Ordering::Release);
@@ -182,8 +182,8 @@ impl Mm {
     #[inline]
     #[must_use]
     pub fn pool(&self) -> &'static Pool {
-        debug_assert!(self.mode.load(Ordering::Relaxed) != mode::OFF);
-        // SAFETY: written by init before mode left OFF, and every caller runs after that.
+        debug_assert!(self.index.load(Ordering::Relaxed) != u32::MAX);
+        // SAFETY: written by init before mode left OFF and the index was set, and every caller runs after that.
         unsafe { (*MM.pool.get()).assume_init_ref() }
     }
 
@@ -226,12 +226,11 @@ impl Mm {
     /// This process's entry, if it has one: a process that could not join its tree has no pool either.
     #[must_use]
     pub fn entry_opt(&self) -> Option<&'static ProcEntry> {
-        if self.mode.load(Ordering::Acquire) == mode::OFF {
+        let index = self.index.load(Ordering::Acquire);
+        if index == u32::MAX {
             return None;
         }
-        self.pool()
-            .processes()
-            .get(self.index.load(Ordering::Relaxed) as usize)
+        self.pool().processes().get(index as usize)
     }
 
     /// This process's entry. An active process always has one.

@@ -122,8 +122,13 @@ fn install_handlers() {
     ] {
         let flags =
             (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64 | SA_RESTORER;
-        // SIGSYS re-issues calls that may block, so the program's signals must get through there.
-        let mask = if sig == libc::SIGBUS { !OURS } else { 0 };
+        // A small alternate stack has no room for a second frame of SIGBUS, and a fault is answered without another. SIGSYS
+        // re-issues calls that may block, so the program's signals must get through there.
+        let mask = if sig == libc::SIGBUS {
+            !sig_bit(libc::SIGSYS)
+        } else {
+            0
+        };
         let ours = Action {
             handler,
             flags,
@@ -140,7 +145,7 @@ fn install_handlers() {
 
 /// At activation: handlers installed by raw system calls while dormant may block our signals; new ones go through [`sigaction`].
 pub fn strip_masks() {
-    for sig in 1..=64 {
+    for sig in (1..=64).filter(|sig| OURS & sig_bit(*sig) == 0) {
         let mut action = Action::default();
         if kernel_sigaction(sig, None, Some(&mut action)) == 0
             && action.handler > 1

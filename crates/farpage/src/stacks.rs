@@ -4,13 +4,14 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::page_state::{Kind, PIN_MAX};
 
+use crate::activate;
 use crate::cow;
 use crate::engine_stack;
 use crate::errand;
 use crate::fault;
+use crate::in_flight;
 use crate::mem::managed_pages;
 use crate::mm::{Mm, PAGE, TOUCHED, mm};
-use crate::sys;
 
 /// Bytes below the top of a stack that are brought in at once.
 const TOP: u64 = 256 << 10;
@@ -21,11 +22,9 @@ pub fn keep(addr: u64, len: u64) {
     let Some((lo, hi)) = managed_pages(addr, len) else {
         return;
     };
-    let top = hi.saturating_sub(TOP / PAGE).max(lo);
+    let top = top_of(lo, hi);
     for page in lo..top {
-        // The next to unmap the chunk must look at its words.
-        mm.chunk(page).fetch_or(TOUCHED, Ordering::Relaxed);
-        fault::set_pins(mm, page, PIN_MAX);
+        keep_page(mm, page);
         if mm.load(page).kind() == Kind::Resident {
             // It may be there and write-protected.
             fault::pin_for_good(mm, page);
@@ -34,13 +33,45 @@ pub fn keep(addr: u64, len: u64) {
     (top..hi).for_each(|page| fault::pin_for_good(mm, page));
     if mm.is_active() {
         let _watched = errand::watched(mm);
-        let mask = sys::block_signals();
-        engine_stack::run(|| {
+        engine_stack::blocked(|| {
             let _inside = mm.gate.shared();
             cow::lift_range(mm, lo, hi);
         });
-        sys::set_mask(mask);
     }
+}
+
+fn top_of(lo: u64, hi: u64) -> u64 {
+    hi.saturating_sub(TOP / PAGE).max(lo)
+}
+
+/// Keeps a page in RAM from when it is there.
+fn keep_page(mm: &Mm, page: u64) {
+    // The next to unmap the chunk must look at its words.
+    mm.chunk(page).fetch_or(TOUCHED, Ordering::Relaxed);
+    fault::set_pins(mm, page, PIN_MAX);
+}
+
+/// Before the process becomes active: a thread's first fault may come before anybody could bring its alternate stack in.
+pub fn make_noted_present(mm: &Mm) {
+    each_noted(mm, |lo, hi| in_flight::make_present(top_of(lo, hi), hi));
+}
+
+/// Keeps what was noted in RAM, now that it is in the books. The caller is alone inside the gate, and nothing has been evicted.
+pub fn keep_noted(mm: &Mm) {
+    each_noted(mm, |lo, hi| (lo..hi).for_each(|page| keep_page(mm, page)));
+}
+
+/// Calls `f` with the noted ranges that are mapped still.
+fn each_noted(mm: &Mm, f: impl Fn(u64, u64)) {
+    activate::each_noted(&mut |addr, len| {
+        let is_mapped = |&(lo, hi): &(u64, u64)| {
+            let maps = mm.maps.lock();
+            maps.as_ref().is_some_and(|maps| maps.covers(lo, hi))
+        };
+        if let Some((lo, hi)) = managed_pages(addr, len).filter(is_mapped) {
+            f(lo, hi);
+        }
+    });
 }
 
 /// Lets the pages of a stack be evicted again.

@@ -234,12 +234,21 @@ pub const fn sig_bit(sig: i32) -> SigMask {
 /// The two signals that must never be blocked in a managed program.
 pub const OURS: SigMask = sig_bit(libc::SIGBUS) | sig_bit(libc::SIGSYS);
 
-/// Blocks every signal except our two and returns the mask before.
+/// Blocks every signal except our two, which stay as they are, and returns the mask before.
 pub fn block_signals() -> SigMask {
-    set_mask(!OURS)
+    change_mask(libc::SIG_BLOCK, !OURS)
+}
+
+/// The same with SIGBUS, where nothing managed is touched.
+pub fn block_faults() -> SigMask {
+    change_mask(libc::SIG_BLOCK, !sig_bit(libc::SIGSYS))
 }
 
 pub fn set_mask(mask: SigMask) -> SigMask {
+    change_mask(libc::SIG_SETMASK, mask)
+}
+
+fn change_mask(how: i32, mask: SigMask) -> SigMask {
     /// In one page, so that the kernel either reads one and writes the other, or does nothing.
     #[repr(C, align(16))]
     struct Masks {
@@ -252,10 +261,7 @@ pub fn set_mask(mask: SigMask) -> SigMask {
         // SAFETY: both masks are 8 bytes, the kernel's size, and this function's own.
         unsafe {
             let (new, old) = (&raw const (*at).new as u64, &raw mut (*at).old as u64);
-            let result = raw(
-                libc::SYS_rt_sigprocmask,
-                [libc::SIG_SETMASK as u64, new, old, 8, 0, 0],
-            );
+            let result = raw(libc::SYS_rt_sigprocmask, [how as u64, new, old, 8, 0, 0]);
             if result >= 0 {
                 return (*at).old;
             }

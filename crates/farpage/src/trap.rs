@@ -258,10 +258,7 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
         if let Ok(result) = errand::call(mm(), nr, args) {
             return result;
         }
-        let mask = sys::block_signals();
-        let result = engine_stack::run(|| memory_call(nr, args));
-        sys::set_mask(mask);
-        return result;
+        return engine_stack::blocked(|| memory_call(nr, args));
     }
     if nr == libc::SYS_close_range {
         return close_range(args);

@@ -1,0 +1,45 @@
+/* A daemon: gives root up, and the file system too if told so, before it needs its memory. Usage: daemon [MIB [DIR]]; the size of its
+ * data, default 16 MiB, and where its root is to be. */
+#include "check.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+#define NOBODY 65534
+
+static atomic_int stop;
+
+/* Touches fresh pages while the process becomes active, or fails to. */
+static void *toucher_main(void *argument)
+{
+	char *data = argument;
+	for (size_t at = 0; !stop; at = (at + PAGE) % (8 * MIB))
+		data[at] = 1;
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	check_init(argv);
+	size_t len = (argc > 1 ? strtoul(argv[1], NULL, 10) : 16) * MIB;
+	if (argc > 2 && !(CHECK_OK("chroot", chroot(argv[2])) && CHECK_OK("chdir", chdir("/"))))
+		return 1;
+	if (geteuid() == 0) {
+		CHECK_OK("setgroups", syscall(SYS_setgroups, 0, NULL));
+		CHECK_OK("setgid", setgid(NOBODY));
+		CHECK_OK("setuid", setuid(NOBODY));
+	}
+	pthread_t toucher;
+	CHECK_EQ("a thread", 0, pthread_create(&toucher, NULL, toucher_main, map_anon(8 * MIB)));
+	char *data = map_anon(len);
+	for (int round = 0; round < 2; round++) {
+		fill(data, len, 5);
+		CHECK_FILL("the data", data, len, 5);
+	}
+	stop = 1;
+	CHECK_EQ("the end of a thread", 0, pthread_join(toucher, NULL));
+	if (failures() == 0)
+		say("ok daemon\n");
+	return failures() ? 1 : 0;
+}
