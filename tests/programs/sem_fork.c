@@ -177,6 +177,40 @@ static void moved_child(void *arg)
 	CHECK_ZERO("moved WIPEONFORK part in the child", arg, LEN);
 }
 
+static void resized_child(void *arg)
+{
+	char **parts = arg;
+	CHECK_ZERO("grown WIPEONFORK mapping in the child", parts[0], 2 * LEN);
+	CHECK_ZERO("shrunk WIPEONFORK mapping in the child", parts[1], LEN / 2);
+	CHECK_FILL("what lies behind it", parts[1] + LEN / 2, LEN / 2, 89);
+}
+
+/* Advice grows with its mapping, and what is moved and shrunk does not speak for what lies behind it. */
+static void resized_advice(void)
+{
+	for (int fixed = 0; fixed < 2; fixed++) {
+		char *grown = map_anon(LEN), *shrunk = map_anon(LEN), *parts[2];
+		fill(grown, LEN, 87);
+		fill(shrunk, LEN, 88);
+		CHECK_OK("WIPEONFORK", madvise(grown, LEN, MADV_WIPEONFORK));
+		CHECK_OK("WIPEONFORK", madvise(shrunk, LEN, MADV_WIPEONFORK));
+		char *room = mmap(NULL, 2 * LEN, PROT_NONE, ANON | MAP_NORESERVE, -1, 0), *target = map_anon(LEN);
+		fill(target + LEN / 2, LEN / 2, 89);
+		parts[0] = fixed ? mremap(grown, LEN, 2 * LEN, MREMAP_MAYMOVE | MREMAP_FIXED, room) : mremap(grown, LEN, 2 * LEN, MREMAP_MAYMOVE);
+		parts[1] = mremap(shrunk, LEN, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+		CHECK("resized", parts[0] != MAP_FAILED && parts[1] == target);
+		fill(parts[0], 2 * LEN, 86);
+		chill();
+		CHILD_EXPECT("child of resized mappings", child_start(resized_child, parts), 0);
+		CHECK_FILL("the parent's grown one", parts[0], 2 * LEN, 86);
+		CHECK_FILL("the parent's shrunk one", parts[1], LEN / 2, 88);
+		munmap(parts[0], 2 * LEN);
+		munmap(target, LEN);
+		if (!fixed)
+			munmap(room, 2 * LEN);
+	}
+}
+
 static void fork_advice(void)
 {
 	char *p = map_anon(5 * LEN);
@@ -209,6 +243,7 @@ static void fork_advice(void)
 	CHILD_EXPECT("child of a moved mapping", child_start(moved_child, moved), 0);
 	munmap(p, 5 * LEN);
 	munmap(moved, LEN);
+	resized_advice();
 }
 
 static void shared_child(void *arg)

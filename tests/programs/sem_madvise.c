@@ -197,6 +197,29 @@ static void by_process(void)
 		close(fd);
 }
 
+/* A lock goes with its mapping, and what that grows by is locked too. */
+static void locked_and_moved(size_t len)
+{
+	char *p = map_anon(len), *to = map_anon(4 * len);
+	unsigned char vec[16];
+	fill(p, len, 91);
+	fill(to, 4 * len, 92);
+	CHECK_OK("mlock", mlock(p, len));
+	CHECK("moved and grown", mremap(p, len, 2 * len, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+	chill();
+	CHECK_OK("mincore", mincore(to, 2 * len, vec));
+	for (size_t i = 0; i < NELEM(vec); i++)
+		CHECK_EQ("a locked page that was moved is resident", 1, vec[i] & 1);
+	CHECK_ERR("DONTNEED of locked memory", EINVAL, madvise(to, 2 * len, MADV_DONTNEED));
+	CHECK_OK("DONTNEED of what lies behind it", madvise(to + 2 * len, 2 * len, MADV_DONTNEED));
+	CHECK_FILL("what was moved", to, len, 91);
+	CHECK_ZERO("what it grew by", to + len, len);
+	CHECK_OK("munlock", munlock(to, 2 * len));
+	CHECK_OK("DONTNEED", madvise(to, 2 * len, MADV_DONTNEED));
+	CHECK_ZERO("what was dropped", to, 4 * len);
+	munmap(to, 4 * len);
+}
+
 static void lock(void)
 {
 	struct rlimit lim;
@@ -226,6 +249,7 @@ static void lock(void)
 	CHECK_ERR("mlock over a hole", ENOMEM, mlock(p + 29 * PAGE, 3 * PAGE));
 	CHECK_OK("munlock of the rest", munlock(p, 30 * PAGE));
 	munmap(p, LEN);
+	locked_and_moved(len);
 }
 
 static void in_core(void)

@@ -61,6 +61,14 @@ static void own_memory(void)
 		chill();
 		CHECK_EQ("pread into a local variable", sizeof small, pread(mem, small, sizeof small, (off_t)(uintptr_t)a));
 		CHECK_FILL("its content", small, sizeof small, 14);
+		size_t got = 0, whole = LEN - 2 * PAGE;
+		CHECK_EQ("lseek in /proc/self/mem", (uintptr_t)a, lseek(mem, (off_t)(uintptr_t)a, SEEK_SET));
+		memset(b, 0, LEN);
+		chill();
+		for (ssize_t n; got < whole && (n = read(mem, b + got, whole - got)) > 0;)
+			got += (size_t)n;
+		CHECK_EQ("read of /proc/self/mem", whole, got);
+		CHECK_FILL("its content", b, whole, 14);
 		fill(b, LEN, 15);
 		chill();
 		CHECK_EQ("pwrite of /proc/self/mem", 7 * PAGE, pwrite(mem, b, 7 * PAGE, (off_t)(uintptr_t)a));

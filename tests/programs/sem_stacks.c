@@ -68,6 +68,13 @@ static void call_readv(void)
 	CHECK_FILL("what was read", cold, PAGE, 5);
 }
 
+/* The very stack that the call is made from. */
+static void call_page_out(void)
+{
+	if (stack_low != NULL)
+		CHECK_OK("PAGEOUT of the stack", madvise(stack_low, STACK_LEN, MADV_PAGEOUT));
+}
+
 static void call_fork(void)
 {
 	pid_t pid = fork();
@@ -77,7 +84,7 @@ static void call_fork(void)
 }
 
 static void (*const calls[])(void) = {call_munmap, call_mprotect, call_madvise, call_map_fixed,
-				      call_mremap, call_malloc, call_readv, call_fork};
+				      call_mremap, call_malloc, call_readv, call_page_out, call_fork};
 static void (*the_call)(void);
 
 /* Stops once, so that what lies below can be taken away, and then makes the call with `pad` bytes of the page used up. */
@@ -133,6 +140,7 @@ static void managed_stacks(void)
 			run_on(stack, pad * 1360, true);
 	}
 	munmap(stack, STACK_LEN);
+	stack_low = NULL;
 	munmap(block, BLOCK);
 	close(file);
 }

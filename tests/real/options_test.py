@@ -55,6 +55,18 @@ def options_follow(context):
         check(command and child == follows, f"{words}: farpage in the command: {command}, in its child: {child}")
 
 
+@test("options-limits", ALL)
+def options_limits(context):
+    """Limits of the shell that farpage's tables do not fit in: a file size limit once ended it and the command by SIGXFSZ, and under
+    one of addresses a child ran without its budget and said nothing."""
+    words = " ".join(map(str, run_words("--ram", "64M")))
+    for limit, option in (("ulimit -f 4096", "-f"), ("ulimit -v 3000000", "-v")):
+        got = context.plain(["sh", "-c", f"{limit}; exec {words} echo started"])
+        check(got.code == 125 and not got.out and f"ulimit {option}" in got.err, f"{limit}: {got.code} {got.out} {got.err[-300:]}")
+    got = said(context, run_words("--ram", "64M") + ["sh", "-c", "ulimit -v 3000000; expr 3 + 4; true"])
+    check(got.out == "7\n" and "without a memory budget" in got.err and "ulimit -v" in got.err, f"a child: {got.out} {got.err[-400:]}")
+
+
 @test("options-io-uring", ALL)
 def options_io_uring(context):
     """io_uring_setup answers ENOSYS unless it is allowed; then it answers what this machine does."""

@@ -269,7 +269,8 @@ def pid_namespaces(context):
     if os.geteuid() != 0:
         raise Skip("needs root: unshare --pid")
     stress = f"{program('stress')} --seconds 2 --threads 1 --procs 1 --mb 48 --seed"
-    script = f"unshare -pf {stress} 3 & unshare -pf {stress} 4 & {stress} 5; wait"
+    # The managed one later: once it has grown `unshare` itself would be managed, and could not fork there.
+    script = f"unshare -pf {stress} 3 & unshare -pf {stress} 4 & sleep 0.5; {stress} 5; wait"
     got = context.plain([FARPAGE, "run", "--ram", "32M", "--", "sh", "-c", script], timeout_s=120)
     check(got.code == 0 and got.out.count("ok stress") == 3, f"{failures(got)} {got.err[-500:]}")
     # Any exec in such a process was once a segmentation fault: it looked for its entry in a pool that it does not have.

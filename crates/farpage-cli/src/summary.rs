@@ -72,7 +72,11 @@ pub fn lines(snapshot: &Snapshot) -> Vec<String> {
     )];
     let all = Latency::of_all(snapshot);
     if all.count == 0 && count(Counter::Pswpout) == 0 && count(Counter::Zswpout) == 0 {
-        lines.push("it fitted: nothing was swapped out".to_owned());
+        lines.push(if snapshot.peak_tree_bytes <= snapshot.ram_budget_bytes {
+            "it fitted: nothing was swapped out".to_owned()
+        } else {
+            "nothing could be swapped out: what was too much is not managed (README, Limits)".to_owned()
+        });
         lines.extend(alarms(snapshot));
         return lines;
     }
@@ -269,7 +273,11 @@ pub mod tests {
 
     #[test]
     fn summary_of_a_run_that_fitted() {
-        assert_eq!(lines(&empty()).len(), 2);
+        let fitted = lines(&empty());
+        assert!(fitted.len() == 2 && fitted[1].contains("it fitted"), "{fitted:?}");
+        let mut over = empty();
+        over.peak_tree_bytes = over.ram_budget_bytes + 1;
+        assert!(lines(&over)[1].contains("not managed"));
         let mut damaged = empty();
         damaged.counters[Counter::CrcErrors as usize] = 1;
         assert!(lines(&damaged)[2].contains("damaged"));

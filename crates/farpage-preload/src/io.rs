@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_ulong, c_void};
 use farpage::mm::mm;
 use farpage::pool::is_managed;
 use farpage::trap::{self, present};
-use farpage::{sys, syscalls};
+use farpage::{remote, sys, syscalls};
 
 use crate::real::call_real;
 use crate::result;
@@ -72,20 +72,37 @@ fn at_once(nr: i64, args: [u64; 6], buffer: (u64, u64)) -> Option<i64> {
     Some(result(raw))
 }
 
+/// What a call gave, before which errno was `before`; one that /proc/PID/mem answered with EIO is done by the engine.
+fn again(nr: i64, args: [u64; 6], given: i64, before: c_int) -> i64 {
+    // SAFETY: errno of this thread.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    if given >= 0 || *errno != libc::EIO || !mm().is_active() {
+        return given;
+    }
+    let Some(raw) = remote::at_position(nr, args) else {
+        return given;
+    };
+    *errno = before;
+    result(raw)
+}
+
 macro_rules! plain {
     ($($name:ident $nr:ident ($($arg:ident : $ty:ty),*) -> $ret:ty, $buffer:ident for $len:expr;)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
-            if is_managed($buffer as u64) {
-                let mut args = [0; 6];
-                for (place, value) in args.iter_mut().zip([$($arg as u64),*]) {
-                    *place = value;
-                }
-                if let Some(result) = at_once(libc::$nr, args, ($buffer as u64, $len)) {
-                    return result as $ret;
-                }
+            let mut args = [0; 6];
+            for (place, value) in args.iter_mut().zip([$($arg as u64),*]) {
+                *place = value;
             }
-            call_real!($name as fn($($ty),*) -> $ret, $($arg),*)
+            // SAFETY: errno of this thread.
+            let before = unsafe { *libc::__errno_location() };
+            if is_managed($buffer as u64)
+                && let Some(result) = at_once(libc::$nr, args, ($buffer as u64, $len))
+            {
+                return again(libc::$nr, args, result, before) as $ret;
+            }
+            let result = call_real!($name as fn($($ty),*) -> $ret, $($arg),*);
+            again(libc::$nr, args, result as i64, before) as $ret
         }
     )*};
 }

@@ -135,6 +135,11 @@ impl Place {
             self.base.load(Ordering::Acquire),
             self.len.load(Ordering::Relaxed),
         );
+        // Activation keeps what it finds here: either it has, or it will not.
+        self.base.store(TAKEN, Ordering::SeqCst);
+        if !mm().is_active() {
+            births::wait_for_activation(mm());
+        }
         stacks::let_go(base as u64, len as u64);
         self.thread.store(0, Ordering::Relaxed);
         self.base.store(0, Ordering::Release);
@@ -155,12 +160,12 @@ pub fn leave() {
     }
 }
 
-/// Calls `f` with address and length of every such stack.
-pub fn each(f: &mut dyn FnMut(u64, u64)) {
+/// Calls `f` with address and length of every such stack, and with what of it is brought in at once.
+pub fn each(f: &mut dyn FnMut(u64, u64, u64)) {
     for place in &PLACED {
         let base = place.base.load(Ordering::SeqCst);
         if base > TAKEN {
-            f(base as u64, place.len.load(Ordering::Relaxed) as u64);
+            f(base as u64, place.len.load(Ordering::Relaxed) as u64, stacks::TOP);
         }
     }
 }

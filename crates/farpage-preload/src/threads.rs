@@ -259,13 +259,13 @@ fn note(address: u64, len: u64) {
     }
 }
 
-/// For activation: calls `f` with address and length of what was noted, and of the stacks of threads that were made.
-pub fn each_noted(f: &mut dyn FnMut(u64, u64)) {
+/// For activation: see `activate::Noted`. What was noted, and the stacks of threads that were made.
+pub fn each_noted(f: &mut dyn FnMut(u64, u64, u64)) {
     placed::each(f);
     for [start, length] in &KEPT {
         let (address, len) = (start.load(Ordering::Relaxed), length.load(Ordering::Acquire));
         if address != 0 {
-            f(address as u64, len as u64);
+            f(address as u64, len as u64, len as u64);
         }
     }
 }

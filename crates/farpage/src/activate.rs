@@ -7,7 +7,7 @@
 //! Registration is asked for ranges that this engine has mapped.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
@@ -16,8 +16,8 @@ use crate::advice;
 use crate::births;
 use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
-use crate::pool::flag;
-use crate::proc_dirs::has_io_uring;
+use crate::pool::{MANAGED_PAGES, flag};
+use crate::proc_dirs::{self, has_io_uring};
 use crate::reclaim;
 use crate::sys::{self, Errno};
 use crate::{signals, stacks, thread, tier_files, trap, uffd};
@@ -37,8 +37,9 @@ pub fn on_growth(mm: &Mm) {
     }
 }
 
-/// Calls its argument with address and length of every range that the kernel writes to without asking anybody.
-pub type Noted = fn(&mut dyn FnMut(u64, u64));
+/// Calls its argument with address and length of every range that the kernel writes to without asking anybody, and how many bytes at
+/// its end are to be there from the start.
+pub type Noted = fn(&mut dyn FnMut(u64, u64, u64));
 /// What the preload library noted while dormant.
 static NOTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -48,7 +49,7 @@ pub fn keep_noted(noted: Noted) {
 }
 
 /// Calls `f` with what was noted.
-pub fn each_noted(f: &mut dyn FnMut(u64, u64)) {
+pub fn each_noted(f: &mut dyn FnMut(u64, u64, u64)) {
     let noted = NOTED.load(Ordering::Acquire);
     if noted != 0 {
         // SAFETY: only keep_noted stores here, and only such a function.
@@ -71,7 +72,6 @@ pub fn activate() {
     let Some(_closed) = births::close() else {
         return;
     };
-    let _readable = Readable::begin();
     if has_unfollowed_ring(mm) {
         switch_off(mm);
         sys::complain(&[
@@ -122,11 +122,30 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;
     in_flight::settle(mm).map_err(|e| ("reading /proc/self/task", e))?;
     stacks::make_noted_present(mm);
-    // Closed it registers nothing any more: who waits for a page tries again and gets it from the kernel.
-    take_memory_over(mm).inspect_err(|_| sys::close(mm.fd(fd::UFFD)))?;
+    take_memory_over(mm).inspect_err(|_| give_memory_back(mm))?;
     mm.mode.store(mode::ACTIVE, Ordering::Release);
     thread::start_reclaimer(mm);
     Ok(())
+}
+
+/// When memory that was registered was given back to the kernel; 0: never.
+static GIVEN_BACK_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The userfaultfd goes and nothing is registered any more: who waits for a page tries again and gets it from the kernel. Its
+/// number holds the pool, so that no file of the program gets it.
+fn give_memory_back(mm: &Mm) {
+    GIVEN_BACK_NS.store(sys::now_ns(), Ordering::SeqCst);
+    let (pool, number) = (mm.fd(fd::POOL) as u64, mm.fd(fd::UFFD) as u64);
+    // SAFETY: both numbers are the engine's own.
+    let _ = unsafe { sys::call(libc::SYS_dup3, [pool, number, 0, 0, 0, 0]) };
+    mm.charge(-mm.entry().resident.swap(0, Ordering::Relaxed));
+}
+
+/// Whether that was a moment ago: faults from before may arrive still.
+pub fn was_given_back_lately() -> bool {
+    const MOMENT_NS: u64 = 1_000_000_000;
+    let then = GIVEN_BACK_NS.load(Ordering::SeqCst);
+    then != 0 && sys::now_ns().saturating_sub(then) < MOMENT_NS
 }
 
 fn take_memory_over(mm: &Mm) -> Result<(), Step> {
@@ -140,7 +159,7 @@ fn take_memory_over(mm: &Mm) -> Result<(), Step> {
         });
     sys::close(pagemap);
     adopted?;
-    advice::adopt(mm).map_err(|e| ("reading /proc/self/smaps", e))?;
+    advice::adopt(mm, 0, MANAGED_PAGES).map_err(|e| ("reading /proc/self/smaps", e))?;
     in_flight::pin(mm);
     stacks::keep_noted(mm);
     kill_point!("activate-adopted");
@@ -240,37 +259,7 @@ fn adopt_present(mm: &Mm, pagemap: i32, lo: u64, hi: u64) -> Result<(), Errno> {
 
 /// Opens this process's page map, to be read or scanned.
 pub fn open_pagemap() -> Result<i32, Errno> {
-    sys::open(c"/proc/self/pagemap", libc::O_RDONLY)
-}
-
-/// While there is one, this process may read what /proc says of it. The files belong to root while it is not dumpable, as a
-/// daemon that has changed its user is.
-struct Readable {
-    was_dumpable: i64,
-}
-
-impl Readable {
-    fn begin() -> Readable {
-        let was_dumpable = dumpable(libc::PR_GET_DUMPABLE, 0);
-        if was_dumpable != 1 {
-            dumpable(libc::PR_SET_DUMPABLE, 1);
-        }
-        Readable { was_dumpable }
-    }
-}
-
-impl Drop for Readable {
-    fn drop(&mut self) {
-        // Nobody but the kernel can say 2 (like 0, but root may dump it).
-        if self.was_dumpable != 1 {
-            dumpable(libc::PR_SET_DUMPABLE, 0);
-        }
-    }
-}
-
-fn dumpable(what: i32, value: u64) -> i64 {
-    // SAFETY: one flag of this process.
-    unsafe { sys::raw(libc::SYS_prctl, [what as u64, value, 0, 0, 0, 0]) }
+    proc_dirs::open(c"/proc/self/pagemap", libc::O_RDONLY)
 }
 
 fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {

@@ -14,6 +14,7 @@ use crate::in_flight;
 use crate::maps::each_said;
 use crate::mem::{discard, managed_pages};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode};
+use crate::range_set::first_within;
 use crate::sys::{self, Errno};
 
 /// MADV_GUARD_INSTALL, MADV_GUARD_REMOVE.
@@ -61,13 +62,14 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         }
         libc::MADV_COLD | libc::MADV_PAGEOUT => page_out(mm, lo, hi),
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
-            crate::fork::inherit_advice(
-                lo,
-                hi,
-                matches!(advice, libc::MADV_DOFORK | libc::MADV_KEEPONFORK),
-            );
             let _alone = mm.gate.alone();
-            kernel(addr, len)
+            let result = kernel(addr, len);
+            // What is mapped of a range with holes has it too.
+            if matches!(result, 0 | ENOMEM) {
+                let inherit = matches!(advice, libc::MADV_DOFORK | libc::MADV_KEEPONFORK);
+                note_inheritance(mm, lo, hi, inherit);
+            }
+            result
         }
         // Hints about placement and dumps: recorded by nobody, harmless, and passing them on would split the
         // kernel's mappings, across which pages can't be moved.
@@ -86,13 +88,23 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     }
 }
 
-/// Notes, while the process becomes active, what it said before about its children and about what must stay in RAM: the
-/// kernel knows.
-pub fn adopt(mm: &Mm) -> Result<(), Errno> {
+/// Notes what forked children get of the mapped part of a range.
+fn note_inheritance(mm: &Mm, lo: u64, hi: u64, inherit: bool) {
+    let maps = mm.maps.lock();
+    let mut at = lo;
+    while let Some(part) = maps.as_ref().and_then(|maps| first_within(maps, at, hi)) {
+        crate::fork::inherit_advice(part.start, part.end, inherit);
+        at = part.end;
+    }
+}
+
+/// Notes of pages that were the kernel's what was said before about children and about what must stay in RAM: it knows.
+pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
     each_said(|mapping, said| {
-        let Some((lo, hi)) = managed_pages(mapping.start, mapping.end - mapping.start) else {
-            return;
-        };
+        let pages = managed_pages(mapping.start, mapping.end - mapping.start)
+            .map(|(start, end)| (start.max(lo), end.min(hi)))
+            .filter(|(start, end)| start < end);
+        let Some((lo, hi)) = pages else { return };
         if said.not_inherited {
             crate::fork::inherit_advice(lo, hi, false);
         }

@@ -75,9 +75,11 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
         child.forking.store(0, Ordering::Relaxed);
         child.parent.store(0, Ordering::Relaxed);
     }
-    header
-        .charged
-        .fetch_sub(entry.charged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    cow::hand_on(pool, index as u16);
+    let charged = entry.charged.swap(0, Ordering::Relaxed);
+    // What it shared is others' now, and not charged to them everywhere: no room before the supervisor has looked.
+    header.lower_limit(charged);
+    header.charged.fetch_sub(charged, Ordering::Relaxed);
     header
         .committed
         .fetch_sub(entry.committed.swap(0, Ordering::Relaxed), Ordering::Relaxed);

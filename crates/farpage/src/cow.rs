@@ -26,7 +26,7 @@ use farpage_core::stats::Counter;
 
 use crate::ledger::COPIES_PART;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address};
-use crate::pool::{ProcEntry, entry_state};
+use crate::pool::{Pool, ProcEntry, entry_state};
 use crate::reclaim::{self, BLOCK};
 use crate::sys::{self, Errno};
 
@@ -131,7 +131,9 @@ pub fn reserve_for_child(mm: &Mm, child: &ProcEntry) {
     let apart = mm.entry().apart.load(Ordering::Relaxed);
     child.apart.store(apart, Ordering::Relaxed);
     let limit = header.limit.load(Ordering::Relaxed).max(0);
-    header.lower_limit(apart.clamp(0, limit / COPIES_PART));
+    let reserved = apart.clamp(0, limit / COPIES_PART);
+    header.promises.fetch_add(reserved, Ordering::SeqCst);
+    header.lower_limit(reserved);
 }
 
 /// In the child, alone, registered: the same windows become protected here too.
@@ -251,27 +253,67 @@ pub fn lift_range(mm: &Mm, lo: u64, hi: u64) {
     }
 }
 
-/// Charges the process that owes for shared pages: this one for what it inherited, else a child for what it inherits
-/// from this one. Nobody owes: every copy there can be is paid for.
+/// Charges those who owe for shared pages: this process for what it inherited, then others that may share with it. Nobody owes:
+/// every copy there can be is paid for.
 fn pay(mm: &Mm, pages: i64) {
-    if mm.entry().pay(mm.header(), pages) == 0 {
-        pay_by_children(mm, pages);
+    let left = pages - mm.entry().pay(mm.header(), pages);
+    // Only forks make debts.
+    let forks = mm.header().forks.load(Ordering::Acquire);
+    if left > 0
+        && mm.settled_forks.load(Ordering::Relaxed) != forks
+        && pay_by_others(mm.pool(), mm.owner(), left) > 0
+    {
+        mm.settled_forks.store(forks, Ordering::Relaxed);
     }
 }
 
-fn pay_by_children(mm: &Mm, pages: i64) {
-    if mm.has_debtors.load(Ordering::Relaxed) == 0 {
+/// Charges other processes for pages that the one at `index` copies: its children, which inherited them from it, its siblings, which
+/// share what it inherited, then any, grandchildren among them; what nobody owes. (A parent whose first child had paid for all
+/// once left the second one's pages, and a grandchild's, charged to nobody.)
+pub fn pay_by_others(pool: &Pool, index: u16, pages: i64) -> i64 {
+    let entries = pool.processes();
+    let (own, parent) = (
+        u32::from(index) + 1,
+        entries[usize::from(index)].parent.load(Ordering::Relaxed),
+    );
+    let mut left = pages;
+    for relation in [Some(own), Some(parent).filter(|parent| *parent != 0), None] {
+        let debtors = entries.iter().filter(|entry| {
+            entry.owed.load(Ordering::Relaxed) > 0
+                && relation.is_none_or(|parent| entry.parent.load(Ordering::Relaxed) == parent)
+                && entry_state::is_occupied(entry.state.load(Ordering::Acquire))
+        });
+        for debtor in debtors {
+            let paid = debtor.pay(pool.header(), left);
+            debtor.paid_for.fetch_add(paid, Ordering::Relaxed);
+            left -= paid;
+            if left == 0 {
+                return 0;
+            }
+        }
+    }
+    left
+}
+
+/// The process at `index` ends, and what it was charged with it. What it paid for copies of others it shared with its siblings: one of
+/// them has it now.
+pub fn hand_on(pool: &Pool, index: u16) {
+    let entries = pool.processes();
+    let entry = &entries[usize::from(index)];
+    entry.owed.store(0, Ordering::Relaxed);
+    let mut left = entry.paid_for.swap(0, Ordering::Relaxed);
+    let parent = entry.parent.load(Ordering::Relaxed);
+    if left <= 0 || parent == 0 {
         return;
     }
-    let mut left = pages;
-    for child in children(mm.pool().processes(), mm.owner()) {
-        left -= child.pay(mm.header(), left);
+    for sibling in children(entries, (parent - 1) as u16) {
+        let paid = sibling.pay(pool.header(), left);
+        sibling.paid_for.fetch_add(paid, Ordering::Relaxed);
+        left -= paid;
         if left == 0 {
             return;
         }
     }
-    // Nobody owes any more. The next fork, which has the gate alone, sets it again.
-    mm.has_debtors.store(0, Ordering::Relaxed);
 }
 
 /// Living children by fork of the process at `index`.

@@ -60,14 +60,35 @@ pub fn if_managed<R>(work: impl FnOnce() -> R) -> R {
 
 /// Runs `work` on a stack of the engine's with signals blocked.
 pub fn blocked<R>(work: impl FnOnce() -> R) -> R {
-    let mask = sys::block_faults();
+    let mask = if may_fault_here() {
+        sys::block_signals()
+    } else {
+        sys::block_faults()
+    };
     let result = run(work);
     sys::set_mask(mask);
     result
 }
 
+/// Whether the caller's stack may be away before it is used again: a coroutine's in managed memory, while its thread's alternate stack
+/// is free for the fault. (A managed alternate stack stays in RAM.)
+fn may_fault_here() -> bool {
+    let here = 0u8;
+    if !is_managed(&raw const here as u64) {
+        return false;
+    }
+    let mut alternate = libc::stack_t {
+        ss_sp: core::ptr::null_mut(),
+        ss_flags: 0,
+        ss_size: 0,
+    };
+    // SAFETY: asks about this thread's alternate stack.
+    unsafe { sys::raw(libc::SYS_sigaltstack, [0, &raw mut alternate as u64, 0, 0, 0, 0]) };
+    alternate.ss_flags & libc::SS_ONSTACK == 0
+}
+
 /// Runs `work` on a stack of the engine's, or on the caller's if there is no memory for one. The caller has blocked signals,
-/// SIGBUS too.
+/// SIGBUS too if it is on its alternate stack.
 pub fn run<R>(work: impl FnOnce() -> R) -> R {
     struct Call<F, R> {
         work: Option<F>,

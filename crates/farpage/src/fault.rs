@@ -60,10 +60,14 @@ pub fn at_address(mm: &Mm, address: u64, thread: Option<u32>) -> Outcome {
 fn touched(mm: &Mm, touch: Touch) -> Outcome {
     let page = touch.page;
     let _inside = mm.gate.shared();
-    if mm.mode.load(Ordering::Relaxed) == mode::OFF {
-        return Outcome::Done; // the activation that it waited for has failed: the kernel's again
+    match mm.mode.load(Ordering::Relaxed) {
+        mode::ACTIVE => {}
+        // The activation that it waited for has failed: the kernel's again.
+        mode::OFF => return Outcome::Done,
+        _ => return Outcome::NotManaged,
     }
     let start = sys::now_ns();
+    mm.header().watch_limit(start);
     let mut spurious = 0;
     loop {
         let seen = mm.load(page);

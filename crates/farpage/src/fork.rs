@@ -201,7 +201,7 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     child.owed.store(resident + frames, Ordering::Relaxed);
     kill_point!("fork-owed");
     child.pay(mm.header(), at_once);
-    mm.has_debtors.store(1, Ordering::Relaxed);
+    mm.header().forks.fetch_add(1, Ordering::Release);
     let committed = parent.committed.load(Ordering::Relaxed);
     child.committed.store(committed, Ordering::Relaxed);
     child.promised.store(committed / PAGE as i64, Ordering::Relaxed);
@@ -253,7 +253,6 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     swapoff::forget();
     in_flight::forget();
     errand::forget();
-    mm.has_debtors.store(0, Ordering::Relaxed);
     drop_not_inherited(mm);
     residency::forget_locks();
     if mm.header().has(flag::THREAD_DELIVERY) {

@@ -4,11 +4,11 @@
 //! pages can't be moved.
 
 use farpage_core::huge::Advice;
-use farpage_core::range_map::RangeMap;
+use farpage_core::range_map::{Full, Range, RangeMap};
 
 use crate::gate::{Spin, SpinGuard};
 use crate::mm::CHUNK_PAGES;
-use crate::range_set::new_map;
+use crate::range_set::{carry, go_on, new_map};
 use crate::sys;
 
 /// Ranges for which the program wants huge pages, and those for which it does not; advice that finds no room is forgotten.
@@ -69,9 +69,22 @@ pub fn note(lo: u64, hi: u64, wanted: bool) {
 
 /// Pages `lo..hi` are unmapped: nothing was said about what comes there later.
 pub fn forget(lo: u64, hi: u64) {
-    let mut noted = NOTED.lock();
-    for map in noted.both().into_iter().flatten() {
-        let _ = map.remove(lo, hi);
+    each_map(|map| map.remove(lo, hi));
+}
+
+/// What was said about a mapping goes with it: see [`carry`].
+pub fn moved(from: Range, to: Range, stays: bool) {
+    each_map(|map| carry(map, from, to, stays));
+}
+
+/// Pages `lo..hi` are more of the mapping before them.
+pub fn grown(lo: u64, hi: u64) {
+    each_map(|map| go_on(map, lo, hi));
+}
+
+fn each_map(f: impl Fn(&mut RangeMap<'static>) -> Result<(), Full>) {
+    for map in NOTED.lock().both().into_iter().flatten() {
+        let _ = f(map);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::fault;
 use crate::gate::Spin;
 use crate::mm::{Mm, PAGE, address};
 use crate::pool::flag;
-use crate::proc_dirs::each_entry;
+use crate::proc_dirs::{self, each_entry};
 use crate::sentinel;
 use crate::sys::{self, Errno, Num};
 use crate::syscalls;
@@ -372,7 +372,7 @@ fn look(tid: i32) -> Seen {
     let Ok(path) = CStr::from_bytes_with_nul(&path[..length]) else {
         return Seen::Running;
     };
-    let fd = match sys::open(path, libc::O_RDONLY) {
+    let fd = match proc_dirs::open(path, libc::O_RDONLY) {
         Ok(fd) => fd,
         Err(Errno(libc::ENOENT | libc::ESRCH)) => return Seen::Gone,
         Err(_) => return Seen::Running,

@@ -34,7 +34,17 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     let Some(pool_fd) = (unsafe { find_number(environment, ENV_POOL) }) else {
         return;
     };
-    let Some(pool) = Pool::attach(pool_fd) else { return };
+    let pool = match Pool::attach(pool_fd) {
+        Ok(pool) => pool,
+        Err(Errno(libc::ENOMEM)) => {
+            return sys::complain(&[
+                "farpage: this process runs without a memory budget: its address space is limited (ulimit -v, RLIMIT_AS) to less than ",
+                "farpage's tables need; raise that limit by 8 GiB, or lift it",
+            ]);
+        }
+        // No descriptor of a pool: something else runs with this environment.
+        Err(_) => return,
+    };
     // Numbers of another namespace mean other processes in this table: what does not count in the supervisor's stays unmanaged.
     if pool.header().pid_namespace.load(Ordering::Relaxed) != sys::pid_namespace() {
         return;
@@ -127,12 +137,14 @@ unsafe fn find(environment: *const *const libc::c_char, name: &CStr) -> Option<&
 /// In a child forked while dormant: it is a process of its own in the table.
 pub fn rejoin_after_dormant_fork() {
     let mm = mm::mm();
-    if mm.mode.load(Ordering::Relaxed) != mode::DORMANT {
+    let mode_now = mm.mode.load(Ordering::Relaxed);
+    if mode_now == mode::ACTIVE || mm.entry_opt().is_none() {
         return;
     }
-    if sys::getppid() == 0 {
-        // In a pid namespace of its own, as in `join`.
+    // In a pid namespace of its own it is unmanaged, as in `join`.
+    if mode_now == mode::OFF || sys::getppid() == 0 {
         mm.mode.store(mode::OFF, Ordering::Release);
+        mm.index.store(MAX_PROCESSES as u32, Ordering::Relaxed);
         return;
     }
     // Another thread may have been alone inside at the fork.

@@ -66,13 +66,21 @@ pub struct Ledger {
     live: usize,
     /// Processes alive at the tick before.
     entries: usize,
-    /// Whether that number changed then: shares of those that stay have changed with it.
+    /// Whether processes came or went since shares were read: those of the others have changed with it.
     changed: bool,
+    /// When the last look began, and how many deaths it found; whether some process was in a fork.
+    looked_ns: u64,
+    deaths: u32,
+    forking: bool,
+    /// What was not managed then.
+    unmanaged: i64,
     /// What the tree was last seen to be charged more than its processes, and at how many ticks in a row.
     drift: (i64, u32),
     /// By entry: of the life that was taken at the first, field 22 of /proc/PID/stat, so that a reused pid is not taken for it. Kept
     /// here: written into the entry it once came to the next process there, which was buried alive for being another.
     starts: Vec<(u64, u64)>,
+    /// By entry: what its process had beside managed pages at the last look.
+    lasts: Vec<i64>,
     /// What a death left is counted again, if anything is.
     recounts: Paced,
     /// Compressed pages are moved together, if that gains anything.
@@ -140,8 +148,13 @@ impl Ledger {
             live: 0,
             entries: 0,
             changed: false,
+            looked_ns: 0,
+            deaths: 0,
+            forking: false,
+            unmanaged: 0,
             drift: (0, 0),
             starts: vec![(0, 0); MAX_PROCESSES],
+            lasts: vec![0; MAX_PROCESSES],
             recounts: Paced::default(),
             compacts: Paced::default(),
             objects: 0,
@@ -168,9 +181,42 @@ impl Ledger {
     pub fn tick(&mut self) {
         let now = sys::now_ns();
         let promises = self.pool.header().promises.load(Ordering::SeqCst);
-        let mut beside = Beside::default();
         self.entries = self.live;
-        self.live = 0;
+        let mut beside = self.look(now);
+        if self.deaths > 0 {
+            // What the dead shared is the others' now.
+            self.changed = true;
+            beside = self.look(now);
+        }
+        self.looked_ns = now;
+        self.live += self.orphans.run(&self.pool, self.pool_fd, now);
+        self.mend_charges();
+        let kept = self.pool.processes().iter();
+        let kept = kept.map(|entry| entry.kept.load(Ordering::Relaxed)).sum();
+        self.pool.header().kept.store(kept, Ordering::Relaxed);
+        self.shares
+            .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);
+        beside.unmanaged = beside.unmanaged.max(beside.uncharged) + own_pages();
+        if self.forking {
+            // The child's part of what both share is seen at neither.
+            beside.unmanaged = beside.unmanaged.max(self.unmanaged);
+        }
+        self.unmanaged = beside.unmanaged;
+        self.set_limit(beside, promises, now);
+        self.recounts.run(now, || recount::mend(&self.pool, self.pool_fd));
+        self.compacts.run(now, || self.objects = compact::run(&self.pool));
+        sentinel::call_up(&self.pool);
+        self.spare_cpus.look(self.pool.header());
+        self.overcommit.look(self.pool.header(), now);
+    }
+
+    /// Looks at every process; what the tree has beside managed pages.
+    fn look(&mut self, now: u64) -> Beside {
+        let mut beside = Beside::default();
+        (self.live, self.deaths, self.forking) = (0, 0, false);
+        let entries = self.pool.processes().iter();
+        let newest = entries.map(|entry| entry.born_ns.load(Ordering::Relaxed)).max();
+        self.changed |= newest.is_some_and(|born| born >= self.looked_ns);
         for index in 0..self.pool.processes().len() {
             let entry = &self.pool.processes()[index];
             // The life that is looked at, read first: should the entry be given up and taken anew from here on, nothing is done
@@ -188,6 +234,7 @@ impl Ledger {
             if entry.forking.load(Ordering::Acquire) != 0 {
                 // However long the parent takes (it may be stopped).
                 self.live += 1;
+                self.forking = true;
                 beside.copies += entry.apart.load(Ordering::Relaxed);
                 continue;
             }
@@ -211,30 +258,8 @@ impl Ledger {
                 beside.add(pages);
             }
         }
-        self.live += self.orphans.run(&self.pool, self.pool_fd, now);
-        self.recounts.run(now, || recount::mend(&self.pool, self.pool_fd));
-        self.compacts.run(now, || self.objects = compact::run(&self.pool));
-        self.mend_charges();
-        let kept = self.pool.processes().iter();
-        let kept = kept.map(|entry| entry.kept.load(Ordering::Relaxed)).sum();
-        self.pool.header().kept.store(kept, Ordering::Relaxed);
-        self.shares
-            .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);
-        self.changed = self.live != self.entries;
-        beside.unmanaged = beside.unmanaged.max(beside.uncharged) + own_pages();
-        self.set_limit(beside);
-        sentinel::call_up(&self.pool);
-        self.spare_cpus.look(self.pool.header());
-        self.overcommit.look(self.pool.header(), now);
-        let header = self.pool.header();
-        // Made during this look, and taken off the limit that was just replaced.
-        let late = header.promises.load(Ordering::SeqCst) - promises;
-        let born = |entry: &&ProcEntry| entry.born_ns.load(Ordering::Relaxed) >= now;
-        let children = self.pool.processes().iter().filter(born);
-        let late = late + children.map(|entry| copies(entry, 0)).sum::<i64>();
-        if late > 0 {
-            header.lower_limit(late);
-        }
+        self.changed = false;
+        beside
     }
 
     /// A process killed between its own charge and the tree's leaves the two apart. So does one that is in between, but not for
@@ -276,16 +301,26 @@ impl Ledger {
                 self.orphans.note_end(&self.pool);
             }
             cleanup::return_everything(&self.pool, self.pool_fd, index, born);
+            self.deaths += 1;
             return None;
         }
+        let last = &mut self.lasts[index];
+        if known.0 != born {
+            *last = 0;
+        }
         *known = (born, seen.start_time);
-        let apart = apart(entry, pid);
+        let now_apart = apart(entry, pid);
+        // What falls is believed at the second look: memory is unmapped before the books say so.
+        let apart = now_apart.max(core::mem::replace(last, now_apart));
+        entry.apart.store(apart.max(0), Ordering::Relaxed);
         let (uncharged, unmanaged) = self.unmanaged(entry, pid, apart, now);
         let before = entry.unmanaged.swap(unmanaged, Ordering::Relaxed);
-        self.pool
-            .header()
-            .unmanaged
-            .fetch_add(unmanaged - before, Ordering::Relaxed);
+        let header = self.pool.header();
+        header.unmanaged.fetch_add(unmanaged - before, Ordering::Relaxed);
+        if unmanaged > before {
+            // Not only when all have been looked at.
+            header.lower_limit(unmanaged - before);
+        }
         Some(Beside {
             uncharged,
             unmanaged,
@@ -304,13 +339,14 @@ impl Ledger {
         let stale = |share: &Share| now - share.read_ns > SHARE_EVERY_NS.max(share.took_ns * SHARE_COST);
         if self.changed || self.shares.get(&pid).is_none_or(stale) {
             let anon = apart + managed(entry);
+            let start = sys::thread_ns();
             let pss = pss_anon(pid).unwrap_or(anon);
             let share = Share {
                 uncharged: pss - entry.charged.load(Ordering::Relaxed),
                 permille: (pss * 1000 / anon.max(1)).clamp(0, 1000),
                 apart,
                 read_ns: now,
-                took_ns: sys::now_ns().saturating_sub(now),
+                took_ns: sys::thread_ns() - start,
             };
             self.shares.insert(pid, share);
         }
@@ -334,7 +370,8 @@ impl Ledger {
         now.0 != before.0 || now.1 >= before.1 + AHEAD_MANY
     }
 
-    fn set_limit(&mut self, beside: Beside) {
+    /// `promises` and `now` are of the tick's start.
+    fn set_limit(&mut self, beside: Beside, promises: i64, now: u64) {
         let Beside {
             unmanaged,
             promised,
@@ -346,9 +383,16 @@ impl Ledger {
         let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);
         let margin = MARGIN + budget / 128;
         let rest = budget - unmanaged - promised - metadata - margin;
-        let limit = (rest - copies.clamp(0, rest.max(0) / COPIES_PART)).max(header.least_limit());
-        header.limit.store(limit, Ordering::Relaxed);
-        header.limits_set.fetch_add(1, Ordering::Relaxed);
+        // Made during this look, and taken off the limit that is replaced.
+        let promised = || header.promises.load(Ordering::SeqCst) - promises;
+        let late = promised();
+        let limit = rest - copies.clamp(0, rest.max(0) / COPIES_PART) - late;
+        let limit = limit.max(header.least_limit());
+        header.set_limit(limit, now);
+        let later = promised() - late;
+        if later > 0 {
+            header.lower_limit(later);
+        }
         let is_short = self.has_little_headroom();
         let headroom = header.headroom.load(Ordering::Relaxed);
         header
@@ -377,13 +421,15 @@ fn apart(entry: &ProcEntry, pid: i32) -> i64 {
     for _ in 0..LOOKS {
         let anon = anon_pages(pid);
         let after = managed(entry);
+        if anon == 0 && after > 0 {
+            return known; // it is ending: its memory is gone or going
+        }
         apart = apart_of(known, anon, before, after);
         if before.abs_diff(after) <= MOVED_FEW {
             break;
         }
         before = after;
     }
-    entry.apart.store(apart.max(0), Ordering::Relaxed);
     apart
 }
 

@@ -6,6 +6,7 @@
 
 use core::ffi::CStr;
 
+use crate::proc_dirs;
 use crate::sys::{self, Errno};
 
 /// One mapping of this process.
@@ -55,7 +56,7 @@ fn flags(line: &[u8]) -> Said {
 }
 
 fn each_line(path: &CStr, f: &mut impl FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Errno> {
-    let fd = sys::open(path, libc::O_RDONLY)?;
+    let fd = proc_dirs::open(path, libc::O_RDONLY)?;
     let result = read_lines(fd, f);
     sys::close(fd);
     result

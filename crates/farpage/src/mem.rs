@@ -316,7 +316,7 @@ pub fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
 }
 
 /// As [`discard`], for pages that are unmapped: pins (locks, pages kept for good) go with the mapping.
-fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
+pub fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     huge_advice::forget(lo, hi);
     in_flight::unmapped(mm, lo, hi);
     // While dormant the kernel keeps both, and a fork would leave their locks held in the child.

@@ -97,8 +97,8 @@ pub struct Mm {
     /// 1 while a reclaimer thread of this process runs.
     pub reclaimer: AtomicU32,
     pub fork_lock: AtomicU32,
-    /// 1 while a forked child may owe for pages shared with this process.
-    pub has_debtors: AtomicU32,
+    /// [`Header::forks`] when nobody owed any more for what this process copies.
+    pub settled_forks: AtomicU32,
     /// Who makes room for what fork shares.
     pub payers: Payers,
     /// 1 once the kernel was found unable to write-protect through userfaultfd.
@@ -140,7 +140,7 @@ static MM: Mm = Mm {
     watch: Watch::new(),
     reclaimer: AtomicU32::new(0),
     fork_lock: AtomicU32::new(0),
-    has_debtors: AtomicU32::new(0),
+    settled_forks: AtomicU32::new(0),
     payers: Payers::new(),
     unprotectable: AtomicU32::new(0),
     waiters: [const {

@@ -8,16 +8,21 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
+use farpage_core::range_map::Range;
 
 use crate::activate;
+use crate::advice;
 use crate::commit::{commit, grow, room_for};
 use crate::cow;
 use crate::errand;
 use crate::fault;
 use crate::fork;
 use crate::gate::Alone;
+use crate::huge_advice;
 use crate::in_flight;
-use crate::mem::{EINVAL, ENOMEM, discard, forget, managed_pages, munmap, register, reserve, round_up};
+use crate::mem::{
+    EINVAL, ENOMEM, discard, discard_mapping, forget, managed_pages, munmap, register, reserve, round_up,
+};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, address, mm, mode, page_of};
 use crate::pool::{MANAGED_PAGES, is_managed};
 use crate::residency;
@@ -113,6 +118,10 @@ pub fn mremap(request: Remap) -> i64 {
     };
     if result < 0 {
         commit(mm, -(growth as i64));
+    } else if growth > 0
+        && let Some((lo, hi)) = managed_pages(result as u64 + request.old_len, growth)
+    {
+        residency::lock_growth(mm, lo, hi);
     }
     result
 }
@@ -166,18 +175,31 @@ fn grow_in_place(mm: &Mm, request: Remap) -> bool {
         return false;
     }
     let _alone = mm.gate.alone();
-    let mut maps = mm.maps.lock();
-    let Some(maps) = maps.as_mut() else { return false };
-    if maps.overlaps(lo, hi) || maps.insert(lo, hi).is_err() {
+    let taken = mm
+        .maps
+        .lock()
+        .as_mut()
+        .is_some_and(|maps| !maps.overlaps(lo, hi) && maps.insert(lo, hi).is_ok());
+    if !taken {
         return false;
     }
     let grown = Remap { flags: 0, ..request }.kernel() == request.old as i64;
     if grown {
         mm.top_page.fetch_max(hi, Ordering::Relaxed);
+        note_growth(mm, lo, hi);
     } else {
-        let _ = maps.remove(lo, hi);
+        forget(mm, lo, hi);
     }
     grown
+}
+
+/// What was said about a mapping holds for what it gets more at its end.
+fn note_growth(mm: &Mm, lo: u64, hi: u64) {
+    huge_advice::grown(lo, hi);
+    // While dormant the kernel keeps it (see `mem::discard_mapping`).
+    if mm.is_active() {
+        fork::NOT_INHERITED.grown(lo, hi);
+    }
 }
 
 /// An unmanaged mapping is moved onto managed addresses: what was there goes, what comes is managed from then on (if it is
@@ -193,12 +215,13 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
         return result;
     }
-    discard(mm, lo, hi, &alone);
+    discard_mapping(mm, lo, hi, &alone);
     if let Some(maps) = mm.maps.lock().as_mut() {
         let _ = maps.insert(lo, hi);
     }
     mm.top_page.fetch_max(hi, Ordering::Relaxed);
-    if mm.is_active() && activate::adopt(mm, lo, hi).is_err() {
+    let adopted = || activate::adopt(mm, lo, hi).and_then(|()| advice::adopt(mm, lo, hi));
+    if mm.is_active() && adopted().is_err() {
         mm.foreign.store(1, Ordering::Relaxed);
     }
     mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
@@ -253,22 +276,40 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         }
     }
     mm.top_page.fetch_max(new_hi, Ordering::Relaxed);
+    discard_mapping(mm, new_lo, new_hi, &alone);
+    let stays = request.flags & libc::MREMAP_DONTUNMAP != 0;
+    let [from, to] = [(old_lo, old_hi), (new_lo, new_hi)].map(|(start, end)| Range { start, end });
+    carry_notes(mm, from, to, stays);
     if mm.is_active() {
-        discard(mm, new_lo, new_hi, &alone);
-        fork::NOT_INHERITED.moved(old_lo, old_hi, new_lo);
-        residency::LOCKED.moved(old_lo, old_hi, new_lo);
         move_words(mm, old_lo, new_lo, (old_hi - old_lo).min(new_hi - new_lo));
-        discard(mm, old_lo, old_hi, &alone);
-        let old_too = request.flags & libc::MREMAP_DONTUNMAP == 0 || register(mm, old_lo, old_hi);
+        if stays {
+            discard(mm, old_lo, old_hi, &alone);
+        } else {
+            discard_mapping(mm, old_lo, old_hi, &alone);
+        }
+        let old_too = !stays || register(mm, old_lo, old_hi);
         if !register(mm, new_lo, new_hi) || !old_too {
             lost_registration();
         }
     }
     mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
-    if request.flags & libc::MREMAP_DONTUNMAP != 0 {
+    if stays {
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
     }
     result
+}
+
+/// What was said about a mapping goes with it. Only locks do not stay where MREMAP_DONTUNMAP leaves an empty mapping.
+fn carry_notes(mm: &Mm, from: Range, to: Range, stays: bool) {
+    huge_advice::moved(from, to, stays);
+    if mm.is_active() {
+        fork::NOT_INHERITED.moved(from, to, stays);
+        residency::LOCKED.moved(from, to, false);
+    }
+    let moved = to.start + (from.end - from.start);
+    if moved < to.end {
+        note_growth(mm, moved, to.end);
+    }
 }
 
 fn lost_registration() -> ! {
@@ -305,7 +346,10 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
         if state.raw() == 0 {
             continue;
         }
-        mm.word(to + i).store(state.with_pins(0).raw(), Ordering::Release);
+        // Of the pins only that of a lock goes with the page.
+        let pins = u16::from(state.pins() != 0 && residency::is_locked(to + i));
+        mm.word(to + i)
+            .store(state.with_pins(pins).raw(), Ordering::Release);
         kill_point!("move-word");
         word.store(0, Ordering::Release);
         mm.chunk(to + i).fetch_or(TOUCHED, Ordering::Relaxed);
@@ -329,6 +373,7 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     }
     let alone = mm.gate.alone();
     lift_protection(mm, lo, hi);
+    let locked = active && residency::any_locked(lo, hi);
     let result = request.kernel();
     if active {
         (lo..hi)
@@ -336,10 +381,19 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
             .for_each(|page| fault::unpin(mm, page));
     }
     if result >= 0 {
-        discard(mm, lo, hi, &alone);
+        if locked {
+            // From here on the lock is the kernel's again.
+            // SAFETY: the program's own memory, whose content stays.
+            let _ = unsafe { sys::raw(libc::SYS_mlock, [request.new, request.new_len, 0, 0, 0, 0]) };
+        }
         if request.flags & libc::MREMAP_DONTUNMAP == 0 {
+            discard_mapping(mm, lo, hi, &alone);
             forget(mm, lo, hi);
-        } else if active && !register(mm, lo, hi) {
+            return result;
+        }
+        discard(mm, lo, hi, &alone);
+        residency::unpin_all(lo, hi);
+        if active && !register(mm, lo, hi) {
             lost_registration();
         }
     }

@@ -54,6 +54,11 @@ const MAGIC: u64 = 0x6661_7270_6167_6532; // "farpage2"
 /// Bytes of one process's page-state array.
 pub const STATES_LEN: u64 = MANAGED_PAGES * 8;
 
+/// While the supervisor does not come by a 64th of the budget is left free for each so many nanoseconds, up to an eighth.
+const LATE_NS: u64 = 60_000_000;
+const LATE_PART: i64 = 64;
+const LATE_STEPS: u32 = 8;
+
 /// True where an address is farpage's to manage.
 #[inline]
 #[must_use]
@@ -123,6 +128,11 @@ pub struct Header {
     pub limit: AtomicI64,
     /// How often the supervisor has set it.
     pub limits_set: AtomicU32,
+    /// Forks of managed processes so far.
+    pub forks: AtomicU32,
+    /// When the limit was last set, and how often it was lowered since for that being long ago.
+    pub limit_set_ns: AtomicU64,
+    pub late_steps: AtomicU32,
     /// Free pages that the reclaimers keep ready, set by the supervisor.
     pub headroom: AtomicI64,
     /// Resident managed pages + frames of the whole tree.
@@ -234,9 +244,9 @@ impl Pool {
         Ok((fd, pool))
     }
 
-    /// Maps the pool behind `fd`; `None` where `fd` is no pool.
-    pub fn attach(fd: i32) -> Option<Pool> {
-        let head = map_shared(fd, 0, size_of::<Header>() as u64, None).ok()?;
+    /// Maps the pool behind `fd`; EINVAL where it is none.
+    pub fn attach(fd: i32) -> Result<Pool, Errno> {
+        let head = map_shared(fd, 0, size_of::<Header>() as u64, None)?;
         // SAFETY: the mapping is at least a header long and atomics may hold any bits. A file that is too short would
         // fault, but only descriptors inherited from our own supervisor come here.
         let header = unsafe { &*(head as *const Header) };
@@ -248,10 +258,10 @@ impl Pool {
         // SAFETY: nothing refers to the short mapping any more.
         let _ = unsafe { sys::munmap(head, size_of::<Header>() as u64) };
         if !valid {
-            return None;
+            return Err(Errno(libc::EINVAL));
         }
-        Some(Pool {
-            base: map_shared(fd, 0, layout.common, None).ok()?,
+        Ok(Pool {
+            base: map_shared(fd, 0, layout.common, None)?,
             layout,
             devices: layout.devices(),
         })
@@ -448,6 +458,35 @@ impl Header {
     /// The limit never falls below this: a program needs some pages at a time, beside what is compressed already.
     pub fn least_limit(&self) -> i64 {
         self.zpool_pages() + (self.budget.load(Ordering::Relaxed) / 16).max(256)
+    }
+
+    /// Called by faults, at the time they began: lowers the limit bit by bit while the supervisor, kept from running, does not see what
+    /// grows beside managed pages.
+    #[inline]
+    pub fn watch_limit(&self, now: u64) {
+        let late = now.saturating_sub(self.limit_set_ns.load(Ordering::Relaxed)) / LATE_NS;
+        let steps = self.late_steps.load(Ordering::Relaxed);
+        if late > u64::from(steps) && steps < LATE_STEPS {
+            self.limit_is_late(steps);
+        }
+    }
+
+    #[cold]
+    fn limit_is_late(&self, steps: u32) {
+        let exchange =
+            self.late_steps
+                .compare_exchange(steps, steps + 1, Ordering::Relaxed, Ordering::Relaxed);
+        if exchange.is_ok() && self.limit_set_ns.load(Ordering::Relaxed) != 0 {
+            self.lower_limit(self.budget.load(Ordering::Relaxed) / LATE_PART);
+        }
+    }
+
+    /// The supervisor's, at each look.
+    pub fn set_limit(&self, limit: i64, now: u64) {
+        self.limit_set_ns.store(now, Ordering::Relaxed);
+        self.late_steps.store(0, Ordering::Relaxed);
+        self.limit.store(limit, Ordering::Relaxed);
+        self.limits_set.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes pages off the limit until the supervisor sets it anew. With the supervisor gone nobody would raise it again.

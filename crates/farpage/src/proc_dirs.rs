@@ -1,4 +1,4 @@
-//! Directories of /proc without allocation: whose entries are threads or descriptors.
+//! Files of /proc about this process, and directories there without allocation: whose entries are threads or descriptors.
 //!
 //! # Safety
 //! Calls fill buffers on the stack.
@@ -6,11 +6,36 @@
 
 use core::ffi::CStr;
 
+use crate::gate::Spin;
 use crate::sys::{self, Errno};
+
+/// Held while this process is made dumpable.
+static CHANGING: Spin<()> = Spin::new(());
+
+/// Opens a file of /proc about this process. They are root's while it is not dumpable, as a daemon that has changed its user is: then
+/// it is for this moment. Signals are blocked and the gate is held, so that no fork comes while the lock is.
+pub fn open(path: &CStr, flags: i32) -> Result<i32, Errno> {
+    match sys::open(path, flags) {
+        Err(Errno(libc::EACCES)) => {}
+        opened => return opened,
+    }
+    let _changing = CHANGING.lock();
+    let before = dumpable(libc::PR_GET_DUMPABLE, 0);
+    dumpable(libc::PR_SET_DUMPABLE, 1);
+    let opened = sys::open(path, flags);
+    // 2, which nobody but the kernel can say, is like 0, but for root's core dumps.
+    dumpable(libc::PR_SET_DUMPABLE, u64::from(before == 1));
+    opened
+}
+
+fn dumpable(what: i32, value: u64) -> i64 {
+    // SAFETY: one flag of this process.
+    unsafe { sys::raw(libc::SYS_prctl, [what as u64, value, 0, 0, 0, 0]) }
+}
 
 /// Calls `f` with the directory and each name in it.
 pub fn each_entry(path: &CStr, mut f: impl FnMut(i32, &[u8])) -> Result<(), Errno> {
-    let directory = sys::open(path, libc::O_RDONLY | libc::O_DIRECTORY)?;
+    let directory = open(path, libc::O_RDONLY | libc::O_DIRECTORY)?;
     let result = each_name(directory, |name| f(directory, name));
     sys::close(directory);
     result

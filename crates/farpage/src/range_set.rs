@@ -4,7 +4,7 @@
 //! The memory is fresh, never given back, and used by its set alone.
 #![allow(unsafe_code)]
 
-use farpage_core::range_map::{Range, RangeMap};
+use farpage_core::range_map::{Full, Range, RangeMap};
 
 use crate::gate::{Spin, SpinGuard};
 use crate::sys;
@@ -49,17 +49,42 @@ impl RangeSet {
         let _ = self.with_used(|set| set.remove(lo, hi));
     }
 
-    /// The mapping at `lo..hi` moves to `to`, and what was said about it too.
-    pub fn moved(&self, lo: u64, hi: u64, to: u64) {
-        let _ = self.with_used(|set| {
-            set.remove(to, to + (hi - lo))?;
-            let mut at = lo;
-            while let Some(part) = first_within(set, at, hi) {
-                set.insert(to + (part.start - lo), to + (part.end - lo))?;
-                at = part.end;
-            }
-            set.remove(lo, hi)
-        });
+    /// See [`carry`].
+    pub fn moved(&self, from: Range, to: Range, stays: bool) {
+        let _ = self.with_used(|set| carry(set, from, to, stays));
+    }
+
+    /// See [`go_on`].
+    pub fn grown(&self, lo: u64, hi: u64) {
+        let _ = self.with_used(|set| go_on(set, lo, hi));
+    }
+}
+
+/// The mapping at `from` moves to `to`, as far as that reaches, and what was said about it goes with it; where it `stays`, the
+/// place that it leaves keeps it too.
+pub fn carry(set: &mut RangeMap<'_>, from: Range, to: Range, stays: bool) -> Result<(), Full> {
+    set.remove(to.start, to.end)?;
+    let end = from.end.min(from.start + (to.end - to.start));
+    let mut at = from.start;
+    while let Some(part) = first_within(set, at, end) {
+        let [start, end] = [part.start, part.end].map(|page| to.start + (page - from.start));
+        // What finds no room is forgotten; at the old place it would be said of another mapping.
+        let _ = set.insert(start, end);
+        at = part.end;
+    }
+    if stays {
+        Ok(())
+    } else {
+        set.remove(from.start, from.end)
+    }
+}
+
+/// Pages `lo..hi` are more of the mapping before them: what was said about its end goes on.
+pub fn go_on(set: &mut RangeMap<'_>, lo: u64, hi: u64) -> Result<(), Full> {
+    if set.contains(lo - 1) {
+        set.insert(lo, hi)
+    } else {
+        Ok(())
     }
 }
 
@@ -79,4 +104,45 @@ pub fn new_map() -> Option<RangeMap<'static>> {
     // SAFETY: fresh zeroed memory of that size, never given back.
     let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, RANGES_MAX) };
     Some(RangeMap::new(entries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(said: &[(u64, u64)], f: impl FnOnce(&mut RangeMap<'_>) -> Result<(), Full>) -> Vec<(u64, u64)> {
+        let mut entries = [Range { start: 0, end: 0 }; 16];
+        let mut set = RangeMap::new(&mut entries);
+        for (lo, hi) in said {
+            set.insert(*lo, *hi).unwrap();
+        }
+        f(&mut set).unwrap();
+        set.iter().map(|range| (range.start, range.end)).collect()
+    }
+
+    fn range(start: u64, end: u64) -> Range {
+        Range { start, end }
+    }
+
+    #[test]
+    fn what_was_said_moves_with_the_mapping_and_no_further() {
+        let said = [(8, 12), (15, 20), (105, 107), (110, 130)];
+        let moved = |to, stays| after(&said, |set| carry(set, range(10, 20), to, stays));
+        assert_eq!(moved(range(100, 110), false), [(8, 10), (100, 102), (105, 130)]);
+        // Shrunk: what lies behind the target is another's.
+        assert_eq!(
+            moved(range(100, 106), false),
+            [(8, 10), (100, 102), (105, 107), (110, 130)]
+        );
+        assert_eq!(
+            moved(range(200, 206), true),
+            [(8, 12), (15, 20), (105, 107), (110, 130), (200, 202), (205, 206)]
+        );
+    }
+
+    #[test]
+    fn what_grows_goes_on_as_its_end() {
+        assert_eq!(after(&[(8, 12)], |set| go_on(set, 12, 20)), [(8, 20)]);
+        assert_eq!(after(&[(8, 11)], |set| go_on(set, 12, 20)), [(8, 11)]);
+    }
 }

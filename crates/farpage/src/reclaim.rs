@@ -530,8 +530,8 @@ fn store_oldest(mm: &Mm, pages: u64) -> u64 {
         let blocks = blocks[..len].iter().map(|block| mm.frames.filled(*block));
         mm.frames.storing.fetch_add(count, Ordering::Relaxed);
         store::store_frames(mm, blocks.clone());
-        stored = release_blocks(mm, blocks);
-        if stored == 0 {
+        stored = release_blocks(mm, blocks.clone());
+        if stored == 0 && blocks.clone().any(|block| is_stuck(mm, &block)) {
             mm.frames.released.tell_of_failure();
         }
         mm.frames.storing.fetch_sub(count, Ordering::Relaxed);
@@ -577,6 +577,11 @@ fn release_blocks(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) -> u6
     let each = blocks.zip(kept);
     each.map(|(occupied, kept)| release_block(mm, &occupied, kept))
         .sum()
+}
+
+/// Whether a page waits in the block although it was to be stored, and nobody is taking it back.
+fn is_stuck(mm: &Mm, occupied: &Occupied) -> bool {
+    bits(still_named(mm, occupied)).any(|i| !mm.load(occupied.base + i).is_locked())
 }
 
 /// The frames of a block that a page's word names still.

@@ -65,6 +65,25 @@ pub fn perform(nr: i64, args: [u64; 6]) -> Option<i64> {
     }
 }
 
+/// A read or write that ended with EIO, as /proc/PID/mem answers at pages that are away: there the position is an address. `None`: it
+/// is another file.
+pub fn at_position(nr: i64, [fd, buffer, len, ..]: [u64; 6]) -> Option<i64> {
+    let nr = match nr {
+        libc::SYS_read => libc::SYS_pread64,
+        libc::SYS_write => libc::SYS_pwrite64,
+        _ => return None,
+    };
+    // SAFETY: the position of a file of the program's, which the call would have moved.
+    let seek =
+        |offset: u64, whence: i32| unsafe { sys::raw(libc::SYS_lseek, [fd, offset, whence as u64, 0, 0, 0]) };
+    let position = u64::try_from(seek(0, libc::SEEK_CUR)).ok()?;
+    let done = perform(nr, [fd, buffer, len, position, 0, 0])?;
+    if done > 0 {
+        seek(position + done as u64, libc::SEEK_SET);
+    }
+    Some(done)
+}
+
 /// How the other side's memory is reached.
 #[derive(Clone, Copy)]
 enum Door {

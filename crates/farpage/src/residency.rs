@@ -12,7 +12,7 @@ use farpage_core::range_map::{Range, RangeMap};
 use crate::errand;
 use crate::fault;
 use crate::mem::{is_mapped, managed_pages};
-use crate::mm::{Mm, PAGE, address, mm};
+use crate::mm::{Mm, PAGE, TOUCHED, address, mm};
 use crate::pool::is_managed;
 use crate::range_set::{RangeSet, first_within};
 use crate::sys;
@@ -42,7 +42,7 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
     let done = if lock {
         pin_all(mm, lo, hi)
     } else {
-        unpin_all(mm, lo, hi)
+        unpin_all(lo, hi)
     };
     Some(if done { 0 } else { ENOMEM })
 }
@@ -50,6 +50,16 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
 /// Whether so much may be kept in RAM.
 fn may_stay(mm: &Mm, lo: u64, hi: u64) -> bool {
     (hi - lo) as i64 <= mm.header().limit.load(Ordering::Relaxed) / 2
+}
+
+/// Pages `lo..hi` are more of the mapping before them: brought in to stay if its end is.
+pub fn lock_growth(mm: &Mm, lo: u64, hi: u64) {
+    let mask = sys::block_signals();
+    let goes_on = mm.is_active() && is_locked(lo - 1);
+    sys::set_mask(mask);
+    if goes_on && may_stay(mm, lo, hi) {
+        pin_all(mm, lo, hi);
+    }
 }
 
 /// What the kernel has locked for a dormant process is kept in RAM by us from now on, if the budget allows that. The kernel's
@@ -60,14 +70,23 @@ pub fn adopt_lock(mm: &Mm, lo: u64, hi: u64) {
     if may_stay(mm, lo, hi)
         && let Some(Ok(())) = LOCKED.with(|locked| locked.insert(lo, hi))
     {
-        (lo..hi).for_each(|page| fault::add_pin(mm, page));
+        for page in lo..hi {
+            // The next to unmap the chunk must look at its words.
+            mm.chunk(page).fetch_or(TOUCHED, Ordering::Relaxed);
+            fault::add_pin(mm, page);
+        }
     }
 }
 
 /// Whether the program has locked the page. Signals are blocked.
 pub fn is_locked(page: u64) -> bool {
+    any_locked(page, page + 1)
+}
+
+/// Whether the program has locked a page of the range. The caller is alone inside the gate.
+pub fn any_locked(lo: u64, hi: u64) -> bool {
     LOCKED
-        .with_used(|locked| locked.overlaps(page, page + 1))
+        .with_used(|locked| locked.overlaps(lo, hi))
         .unwrap_or(false)
 }
 
@@ -91,7 +110,8 @@ fn pin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
 }
 
 /// Pins of calls in flight stay: munlock once took them, and a read into the page failed with EFAULT.
-fn unpin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
+pub fn unpin_all(lo: u64, hi: u64) -> bool {
+    let mm = mm();
     let take = |locked: &mut RangeMap<'_>| {
         let part = first_within(locked, lo, hi)?;
         locked.remove(part.start, part.end).ok().map(|()| part)

@@ -12,6 +12,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::activate::was_given_back_lately;
 use crate::engine_stack;
 use crate::errand;
 use crate::fault::{self, Outcome};
@@ -196,13 +197,15 @@ extern "C" fn on_sigbus(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
         return;
     }
     let mm = mm();
-    if code == BUS_ADRERR
-        && is_managed(addr)
-        && mm.mode.load(Ordering::Acquire) != mode::OFF
-        && errand::fault(mm, addr).unwrap_or_else(|| answer(mm, addr, context)) == Outcome::Done
-    {
-        crate::thread::nudge(mm);
-        return;
+    if code == BUS_ADRERR && is_managed(addr) {
+        if mm.mode.load(Ordering::Acquire) == mode::OFF {
+            if was_given_back_lately() {
+                return;
+            }
+        } else if errand::fault(mm, addr).unwrap_or_else(|| answer(mm, addr, context)) == Outcome::Done {
+            crate::thread::nudge(mm);
+            return;
+        }
     }
     chain(sig, info, context);
 }

@@ -211,7 +211,7 @@ pub fn open_pool(pid: i32) -> Option<(fs::File, Pool)> {
                 .write(true)
                 .open(entry.path())
                 .ok()?;
-            let pool = Pool::attach(std::os::fd::AsRawFd::as_raw_fd(&file))?;
+            let pool = Pool::attach(std::os::fd::AsRawFd::as_raw_fd(&file)).ok()?;
             return Some((file, pool));
         }
     }

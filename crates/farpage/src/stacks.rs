@@ -12,9 +12,10 @@ use crate::fault;
 use crate::in_flight;
 use crate::mem::managed_pages;
 use crate::mm::{Mm, PAGE, TOUCHED, mm};
+use crate::trap::managed_part;
 
 /// Bytes below the top of a stack that are brought in at once.
-const TOP: u64 = 256 << 10;
+pub const TOP: u64 = 256 << 10;
 
 /// Keeps a stack in RAM until [`let_go`], in forked children too: its top from now on, what lies deeper once it is touched.
 pub fn keep(addr: u64, len: u64) {
@@ -53,23 +54,23 @@ fn keep_page(mm: &Mm, page: u64) {
 
 /// Before the process becomes active: a thread's first fault may come before anybody could bring its alternate stack in.
 pub fn make_noted_present(mm: &Mm) {
-    each_noted(mm, |lo, hi| in_flight::make_present(top_of(lo, hi), hi));
+    each_noted(mm, |lo, hi, first| in_flight::make_present(first.max(lo), hi));
 }
 
 /// Keeps what was noted in RAM, now that it is in the books. The caller is alone inside the gate, and nothing has been evicted.
 pub fn keep_noted(mm: &Mm) {
-    each_noted(mm, |lo, hi| (lo..hi).for_each(|page| keep_page(mm, page)));
+    each_noted(mm, |lo, hi, _| (lo..hi).for_each(|page| keep_page(mm, page)));
 }
 
-/// Calls `f` with the noted ranges that are mapped still.
-fn each_noted(mm: &Mm, f: impl Fn(u64, u64)) {
-    activate::each_noted(&mut |addr, len| {
+/// Calls `f` with the noted ranges that are mapped still, and the first page of each that is to be there from the start.
+fn each_noted(mm: &Mm, f: impl Fn(u64, u64, u64)) {
+    activate::each_noted(&mut |addr, len, present| {
         let is_mapped = |&(lo, hi): &(u64, u64)| {
             let maps = mm.maps.lock();
             maps.as_ref().is_some_and(|maps| maps.covers(lo, hi))
         };
-        if let Some((lo, hi)) = managed_pages(addr, len).filter(is_mapped) {
-            f(lo, hi);
+        if let Some((lo, hi)) = managed_part(addr, len).filter(is_mapped) {
+            f(lo, hi, hi.saturating_sub(present.div_ceil(PAGE) + 1));
         }
     });
 }

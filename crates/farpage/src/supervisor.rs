@@ -31,6 +31,7 @@ use crate::ledger::Ledger;
 use crate::mm::fd;
 use crate::pool::{Geometry, MAX_AREAS, Pool, flag};
 use crate::snapshot::Snapshot;
+use crate::sys::Errno;
 use crate::{sys, tier_files};
 
 /// A tier as the user names it, in order of priority.
@@ -117,6 +118,7 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
             format_size(config.ram_bytes)
         )));
     }
+    refuse_small_files().map_err(RunError::Setup)?;
     let open = areas::open_all(&config.areas).map_err(RunError::Setup)?;
     let (pool_fd, pool) = make_pool(&config, &open).map_err(RunError::Setup)?;
     let library = make_library(config.preload)
@@ -168,8 +170,7 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         AreaSpec::Path(_) => None,
     });
     geometry.zpages = compressed.unwrap_or(0) / ZPAGE_BYTES as u64;
-    let (pool_fd, pool) =
-        Pool::create(&geometry).map_err(|e| format!("cannot create the pool in memory: {e}"))?;
+    let (pool_fd, pool) = Pool::create(&geometry).map_err(no_pool)?;
     let header = pool.header();
     let pages = (config.ram_bytes / PAGE_SIZE as u64) as i64;
     header.supervisor.store(sys::getpid(), Ordering::Relaxed);
@@ -225,6 +226,33 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         tier_files::open_to_pages(&pool, index);
     }
     Ok((pool_fd, pool))
+}
+
+/// The kernel ends who writes a file beyond such a limit (SIGXFSZ), and the tables are a file in memory.
+fn refuse_small_files() -> Result<(), String> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid rlimit.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    if limit.rlim_cur == libc::RLIM_INFINITY {
+        return Ok(());
+    }
+    Err(format!(
+        "files are limited to {} (ulimit -f, RLIMIT_FSIZE), which farpage's tables and swap files are not made for; \
+         run `ulimit -f unlimited` before",
+        format_size(limit.rlim_cur)
+    ))
+}
+
+fn no_pool(error: Errno) -> String {
+    let cause = if error.0 == libc::ENOMEM {
+        "; is the address space limited (ulimit -v, RLIMIT_AS)? Its tables need 8 GiB of that, though little memory: raise the limit, or lift it"
+    } else {
+        ""
+    };
+    format!("cannot create the pool in memory: {error}{cause}")
 }
 
 /// The inherited descriptors live just below the soft limit (or 1024, which select can still name).
@@ -382,6 +410,7 @@ fn forward_signals(child: i32) {
 fn watch(child: &mut Child, ledger: &mut Ledger, server: &mut Server, on_tick: &mut Option<OnTick>) -> i32 {
     // SAFETY: opens a descriptor on our own child.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as i32, 0) } as i32;
+    sys::run_soon(0);
     let mut next_second = sys::now_ns() + 1_000_000_000;
     let mut overruns = Some(0);
     loop {

@@ -95,8 +95,9 @@ pub fn bring(mm: &Mm, lists: &mut Lists, aio: Option<&mut Aio>) {
     if let Some(chunk) = huge::keep_whole(mm, &mut lists.taken, None) {
         huge::fetch(mm, chunk, lists.taken.walk());
     }
+    let pages = lists.taken.pages().len();
     // Before anything is locked: it may take a while.
-    reclaim::ensure_room(mm, lists.taken.pages().len() as i64);
+    reclaim::ensure_room(mm, pages as i64);
     let mut batch = Batch::lock(mm, lists, None);
     if batch.locked != 0 {
         kill_point!("prefetch-locked");
@@ -110,6 +111,7 @@ pub fn bring(mm: &Mm, lists: &mut Lists, aio: Option<&mut Aio>) {
             batch.bring_at_once(mm, &mut context, aio);
         }
         batch.bring_rest(mm, &mut context);
+        context.note_used(mm, pages);
     }
 }
 

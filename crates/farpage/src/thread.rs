@@ -64,7 +64,7 @@ pub fn spawn(body: extern "C" fn() -> !) -> Result<(), Errno> {
         );
     }
     sys::set_mask(mask);
-    sys::check(ret).map(drop)
+    sys::check(ret).map(|tid| sys::run_soon(tid as i32))
 }
 
 /// Starts the reclaimer of this process unless it runs.
@@ -195,6 +195,7 @@ extern "C" fn delivery_main() -> ! {
             if message[0] as u8 == EVENT_PAGEFAULT && is_managed(addr) {
                 // Its number there: all of them would be this thread's streams else.
                 fault::at_address(mm, addr, Some(message[3] as u32));
+                nudge(mm);
             }
         }
     }

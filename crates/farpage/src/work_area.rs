@@ -173,8 +173,12 @@ impl ContextGuard {
         (&mut area.context, &mut area.lists)
     }
 
-    /// Many pages have come through it: their memory is given back later, in a tight budget at once.
-    pub fn note_used(&self, mm: &Mm) {
+    /// So many pages have come through it, at the first places: if they are many their memory is given back later, in a tight budget
+    /// at once.
+    pub fn note_used(&self, mm: &Mm, pages: usize) {
+        if pages <= KEPT_PAGES {
+            return;
+        }
         if mm.header().budget.load(Ordering::Relaxed) <= TIGHT_BUDGET {
             self.return_bounce();
         } else {
@@ -210,9 +214,9 @@ impl core::ops::DerefMut for ContextGuard {
 
 impl Drop for ContextGuard {
     fn drop(&mut self) {
-        // Pages are brought in through the first places.
-        if self.split().1.taken.pages().len() > KEPT_PAGES {
-            self.note_used(mm());
+        let taken = self.split().1.taken.pages().len();
+        if taken > 0 {
+            self.note_used(mm(), taken);
             // The next holder may bring nothing in.
             self.split().1.taken.fill(core::iter::empty());
         }

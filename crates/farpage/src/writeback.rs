@@ -103,7 +103,7 @@ fn write_cluster(mm: &Mm, cluster: u32) -> Outcome {
         outcome.written += exchange(mm, slot, &seen[..count]);
         slot += count as u32;
     }
-    context.note_used(mm);
+    context.note_used(mm, context.bounce.len());
     outcome
 }
 

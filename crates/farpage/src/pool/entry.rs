@@ -26,6 +26,8 @@ pub struct ProcEntry {
     pub charged: AtomicI64,
     /// Pages inherited by fork and shared still, not in `charged` yet (see `cow`).
     pub owed: AtomicI64,
+    /// Of `charged`, what was paid for copies of others.
+    pub paid_for: AtomicI64,
     /// Index + 1 of the process that forked this one, while that lives; 0: none.
     pub parent: AtomicU32,
     pub unmanaged: AtomicI64,
