@@ -16,14 +16,14 @@ use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
 
-use crate::bits::{bits, mask, set};
+use crate::bits::mask;
 use crate::cow;
 use crate::huge_out::{self, Turn};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
 use crate::pool::flag;
-use crate::reclaim_calls::{copy_out, drop_frames, populate_write};
+use crate::reclaim_calls::{copy_out, populate_write};
 pub use crate::reclaim_calls::{note_keys, presence};
-use crate::store::{self, Occupied, WRITE_MAX};
+use crate::store::WRITE_MAX;
 use crate::sys::{self, Errno};
 use crate::thread;
 
@@ -31,15 +31,15 @@ mod frames;
 mod page_out;
 mod room;
 mod scattered;
+mod stored;
 mod who;
 pub use frames::{BLOCK, FIRST_PLACE, Frames};
 pub use page_out::page_out;
 pub use room::{Released, ensure_room, is_limit_old, limit_is_old};
 use scattered::{Run, Scattered};
+use stored::store_oldest;
 pub use who::Who;
 
-/// Most blocks stored together.
-const STORED_MAX: usize = 64;
 /// Turns in the FIFO that a page read ahead is spared for: as many as the swap cache is smaller than what it is the cache of.
 const SPARES: u64 = 16;
 /// Most frames that wait to be stored while the tree is over its limit: two large writes.
@@ -193,6 +193,7 @@ fn evict_oldest(mm: &Mm, block: u64) -> u64 {
         match huge_out::evict(mm, base, |chunk| huge_out::leaves_together(mm, chunk)) {
             Turn::Moved(count) => {
                 mm.frames.give_free(block);
+                queue_again(mm, window);
                 return count;
             }
             Turn::Spared => {
@@ -202,15 +203,23 @@ fn evict_oldest(mm: &Mm, block: u64) -> u64 {
             Turn::Small => {}
         }
         let moved = evict_from(mm, base, block);
-        if (base..base + BLOCK).any(|page| mm.load(page).kind() == Kind::Resident) {
-            // Pinned, or brought back a moment ago.
-            mm.queue.enqueue(window);
-        }
+        queue_again(mm, window);
         if moved > 0 {
             return moved;
         }
     }
     0
+}
+
+/// A window comes to the queue's end again for what stayed in it: pinned, or brought back a moment ago.
+fn queue_again(mm: &Mm, window: u64) {
+    let pages = window * BLOCK..(window + 1) * BLOCK;
+    if pages
+        .into_iter()
+        .any(|page| mm.load(page).kind() == Kind::Resident)
+    {
+        mm.queue.enqueue(window);
+    }
 }
 
 /// What the queue does not know of: a sweep of the clock hand over all windows.
@@ -499,120 +508,4 @@ fn hold_in_window(mm: &Mm, page: u64, kept: &[u32], from: u64, sampled: u64) -> 
     kill_point!("hold-worded");
     mm.frames.push(block);
     held
-}
-
-/// Stores the oldest blocks, of about `pages` pages and at most [`WRITE_MAX`] together, and returns their memory; the number of
-/// frames given back.
-fn store_oldest(mm: &Mm, pages: u64) -> u64 {
-    let mut blocks = [0u16; STORED_MAX];
-    let (mut len, mut count, mut place) = (0, 0, None);
-    for _ in 0..mm.frames.waiting() {
-        if len == STORED_MAX || count >= pages.min(WRITE_MAX as u64) {
-            break;
-        }
-        let Some(block) = mm.frames.pop_oldest() else {
-            break;
-        };
-        place = u64::from(block).checked_sub(FIRST_PLACE);
-        if place.is_some() {
-            break;
-        }
-        if is_spared(mm, &mm.frames.filled(block)) {
-            mm.frames.push(u64::from(block));
-            continue;
-        }
-        count += u64::from(mm.frames.filled(block).filled.count_ones());
-        blocks[len] = block;
-        len += 1;
-    }
-    let mut stored = 0;
-    if len > 0 {
-        let blocks = blocks[..len].iter().map(|block| mm.frames.filled(*block));
-        mm.frames.storing.fetch_add(count, Ordering::Relaxed);
-        store::store_frames(mm, blocks.clone());
-        stored = release_blocks(mm, blocks.clone());
-        if stored == 0 && blocks.clone().any(|block| is_stuck(mm, &block)) {
-            mm.frames.released.tell_of_failure();
-        }
-        mm.frames.storing.fetch_sub(count, Ordering::Relaxed);
-    }
-    stored + place.map_or(0, |place| huge_out::store(mm, place))
-}
-
-/// Whether a block, taken from the FIFO, holds a page read ahead (a marker or one of the sample) that waits for its touch beside
-/// neighbours that were mapped ahead of theirs. Those leave with their window, later than the FIFO is through: stored before them, the
-/// sample would tell of misses that are none, and the marker would be late.
-fn is_spared(mm: &Mm, occupied: &Occupied) -> bool {
-    let window = occupied.base..occupied.base + BLOCK;
-    let mut there = window.map(|page| mm.load(page).kind() == Kind::Resident);
-    mm.frames.spare(occupied.block) && there.any(|there| there) && still_named(mm, occupied) != 0
-}
-
-/// Returns the memory of at most [`STORED_MAX`] stored blocks; the number of frames. Those whose page could not be stored stay, in
-/// a block at the FIFO's end.
-fn release_blocks(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) -> u64 {
-    let mut whole = [0u64; STORED_MAX];
-    let mut len = 0;
-    let mut kept = [0u64; STORED_MAX];
-    for (kept, occupied) in kept.iter_mut().zip(blocks.clone()) {
-        *kept = still_named(mm, &occupied);
-        if *kept == 0 {
-            whole[len] = occupied.block;
-            len += 1;
-        } else {
-            let frame = |i| mm.frames.address(occupied.block * BLOCK + i);
-            bits(occupied.filled & !*kept).for_each(|i| drop_frames(mm, frame(i), PAGE));
-        }
-    }
-    // Neighbours together: each call flushes the TLBs of all CPUs.
-    whole[..len].sort_unstable();
-    for row in whole[..len].chunk_by(|a, b| a + 1 == *b) {
-        drop_frames(
-            mm,
-            mm.frames.address(row[0] * BLOCK),
-            row.len() as u64 * BLOCK * PAGE,
-        );
-    }
-    kill_point!("frames-dropped");
-    let each = blocks.zip(kept);
-    each.map(|(occupied, kept)| release_block(mm, &occupied, kept))
-        .sum()
-}
-
-/// Whether a page waits in the block although it was to be stored, and nobody is taking it back.
-fn is_stuck(mm: &Mm, occupied: &Occupied) -> bool {
-    bits(still_named(mm, occupied)).any(|i| !mm.load(occupied.base + i).is_locked())
-}
-
-/// The frames of a block that a page's word names still.
-fn still_named(mm: &Mm, occupied: &Occupied) -> u64 {
-    let Occupied { base, block, filled } = *occupied;
-    set(bits(filled).filter(|i| {
-        // Locked or not: a locked word's page is being taken back from this very frame, perhaps by this very thread
-        // (which reclaims because it got no memory for it). Its frame goes in a later turn.
-        let seen = mm.load(base + i);
-        seen.kind() == Kind::Cached && seen.frame() == block * BLOCK + i
-    }))
-}
-
-/// The frames of a block but the `kept` ones have no memory any more.
-fn release_block(mm: &Mm, occupied: &Occupied, kept: u64) -> u64 {
-    let Occupied { block, filled, .. } = *occupied;
-    let gone = filled & !kept;
-    let count = i64::from(gone.count_ones());
-    mm.entry().frames.fetch_sub(count, Ordering::Relaxed);
-    mm.charge(-count);
-    if gone != 0 {
-        mm.frames.released.tell();
-    }
-    kill_point!("frames-uncharged");
-    if kept == 0 {
-        mm.frames.give_free(block);
-    } else {
-        mm.frames.blocks[block as usize]
-            .filled
-            .store(kept, Ordering::Relaxed);
-        mm.frames.push(block);
-    }
-    count as u64
 }
