@@ -79,8 +79,8 @@ pub struct Ledger {
     /// By entry: of the life that was taken at the first, field 22 of /proc/PID/stat, so that a reused pid is not taken for it. Kept
     /// here: written into the entry it once came to the next process there, which was buried alive for being another.
     starts: Vec<(u64, u64)>,
-    /// By entry: what its process had beside managed pages at the last look.
-    lasts: Vec<i64>,
+    /// By entry: whether its process was active at the last look, and what it had beside managed pages.
+    lasts: Vec<(u32, i64)>,
     /// What a death left is counted again, if anything is.
     recounts: Paced,
     /// Compressed pages are moved together, if that gains anything.
@@ -154,7 +154,7 @@ impl Ledger {
             unmanaged: 0,
             drift: (0, 0),
             starts: vec![(0, 0); MAX_PROCESSES],
-            lasts: vec![0; MAX_PROCESSES],
+            lasts: vec![(0, 0); MAX_PROCESSES],
             recounts: Paced::default(),
             compacts: Paced::default(),
             objects: 0,
@@ -304,14 +304,17 @@ impl Ledger {
             self.deaths += 1;
             return None;
         }
-        let last = &mut self.lasts[index];
-        if known.0 != born {
-            *last = 0;
-        }
-        *known = (born, seen.start_time);
+        let active = entry.active.load(Ordering::Relaxed);
         let now_apart = apart(entry, pid);
-        // What falls is believed at the second look: memory is unmapped before the books say so.
-        let apart = now_apart.max(core::mem::replace(last, now_apart));
+        let last = core::mem::replace(&mut self.lasts[index], (active, now_apart));
+        // What falls is believed at the second look: memory is unmapped before the books say so. What becomes managed is managed at
+        // once: threads wait for the limit that knows of it.
+        let apart = if known.0 == born && last.0 == active {
+            now_apart.max(last.1)
+        } else {
+            now_apart
+        };
+        *known = (born, seen.start_time);
         entry.apart.store(apart.max(0), Ordering::Relaxed);
         let (uncharged, unmanaged) = self.unmanaged(entry, pid, apart, now);
         let before = entry.unmanaged.swap(unmanaged, Ordering::Relaxed);
