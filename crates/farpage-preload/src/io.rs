@@ -86,32 +86,54 @@ fn again(nr: i64, args: [u64; 6], given: i64, before: c_int) -> i64 {
     result(raw)
 }
 
-macro_rules! plain {
-    ($($name:ident $nr:ident ($($arg:ident : $ty:ty),*) -> $ret:ty, $buffer:ident for $len:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+/// What a call on a buffer gives.
+macro_rules! made {
+    ($name:ident $nr:ident ($($arg:ident : $ty:ty),*) -> $ret:ty, $buffer:ident for $len:expr) => {{
+        let args = || {
             let mut args = [0; 6];
             for (place, value) in args.iter_mut().zip([$($arg as u64),*]) {
                 *place = value;
             }
+            args
+        };
+        let managed = is_managed($buffer as u64);
+        match managed.then(|| at_once(libc::$nr, args(), ($buffer as u64, $len))).flatten() {
+            Some(result) => result as $ret,
+            None => call_real!($name as fn($($ty),*) -> $ret, $($arg),*),
+        }
+    }};
+}
+
+macro_rules! plain {
+    ($($name:ident $nr:ident ($($arg:ident : $ty:ty),*) -> $ret:ty, $buffer:ident for $len:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+            made!($name $nr ($($arg: $ty),*) -> $ret, $buffer for $len)
+        }
+    )*};
+}
+
+/// Those whose position in the file may be an address.
+macro_rules! positioned {
+    ($($name:ident $nr:ident;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: c_int, buffer: Buffer, len: usize) -> isize {
             // SAFETY: errno of this thread.
             let before = unsafe { *libc::__errno_location() };
-            if is_managed($buffer as u64)
-                && let Some(result) = at_once(libc::$nr, args, ($buffer as u64, $len))
-            {
-                return again(libc::$nr, args, result, before) as $ret;
-            }
-            let result = call_real!($name as fn($($ty),*) -> $ret, $($arg),*);
-            again(libc::$nr, args, result as i64, before) as $ret
+            let given = made!($name $nr (fd: c_int, buffer: Buffer, len: usize) -> isize, buffer for len as u64);
+            again(libc::$nr, [fd as u64, buffer as u64, len as u64, 0, 0, 0], given as i64, before) as isize
         }
     )*};
 }
 
 type Buffer = *mut c_void;
 
+positioned! {
+    read SYS_read;
+    write SYS_write;
+}
+
 plain! {
-    read SYS_read (fd: c_int, buffer: Buffer, len: usize) -> isize, buffer for len as u64;
-    write SYS_write (fd: c_int, buffer: Buffer, len: usize) -> isize, buffer for len as u64;
     pread SYS_pread64 (fd: c_int, buffer: Buffer, len: usize, offset: i64) -> isize, buffer for len as u64;
     pread64 SYS_pread64 (fd: c_int, buffer: Buffer, len: usize, offset: i64) -> isize, buffer for len as u64;
     pwrite SYS_pwrite64 (fd: c_int, buffer: Buffer, len: usize, offset: i64) -> isize, buffer for len as u64;

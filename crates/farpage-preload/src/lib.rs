@@ -38,7 +38,7 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, environment: 
         return;
     }
     threads::give_alternate_stack();
-    farpage::activate::keep_noted(threads::each_noted);
+    farpage::stacks::are_noted_by(threads::each_noted);
     alloc::start();
     // SAFETY: registers a function that lives as long as the process.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };

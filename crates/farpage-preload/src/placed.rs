@@ -95,10 +95,8 @@ impl Stack {
             place.len.store(len as usize, Ordering::Relaxed);
             place.base.store(base as usize, Ordering::SeqCst);
         }
-        if !mm().is_active() {
-            // Activation may have gone through the places already.
-            births::wait_for_activation(mm());
-        }
+        // Activation may have gone through the places already.
+        births::wait_for_activation(mm());
         if mm().is_active() {
             stacks::keep(base, len);
         }
@@ -137,9 +135,7 @@ impl Place {
         );
         // Activation keeps what it finds here: either it has, or it will not.
         self.base.store(TAKEN, Ordering::SeqCst);
-        if !mm().is_active() {
-            births::wait_for_activation(mm());
-        }
+        births::wait_for_activation(mm());
         stacks::let_go(base as u64, len as u64);
         self.thread.store(0, Ordering::Relaxed);
         self.base.store(0, Ordering::Release);

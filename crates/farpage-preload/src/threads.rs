@@ -259,7 +259,7 @@ fn note(address: u64, len: u64) {
     }
 }
 
-/// For activation: see `activate::Noted`. What was noted, and the stacks of threads that were made.
+/// For activation: see `stacks::Noted`. What was noted, and the stacks of threads that were made.
 pub fn each_noted(f: &mut dyn FnMut(u64, u64, u64)) {
     placed::each(f);
     for [start, length] in &KEPT {

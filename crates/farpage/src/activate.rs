@@ -7,7 +7,7 @@
 //! Registration is asked for ranges that this engine has mapped.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
@@ -34,27 +34,6 @@ pub fn on_growth(mm: &Mm) {
     let half = header.budget.load(Ordering::Relaxed) / 2;
     if header.has(flag::EAGER) || mapped / PAGE as i64 > half || resident > half {
         activate();
-    }
-}
-
-/// Calls its argument with address and length of every range that the kernel writes to without asking anybody, and how many bytes at
-/// its end are to be there from the start.
-pub type Noted = fn(&mut dyn FnMut(u64, u64, u64));
-/// What the preload library noted while dormant.
-static NOTED: AtomicUsize = AtomicUsize::new(0);
-
-/// Sets who tells what has to stay in RAM from activation on.
-pub fn keep_noted(noted: Noted) {
-    NOTED.store(noted as usize, Ordering::Release);
-}
-
-/// Calls `f` with what was noted.
-pub fn each_noted(f: &mut dyn FnMut(u64, u64, u64)) {
-    let noted = NOTED.load(Ordering::Acquire);
-    if noted != 0 {
-        // SAFETY: only keep_noted stores here, and only such a function.
-        let noted: Noted = unsafe { core::mem::transmute(noted) };
-        noted(f);
     }
 }
 

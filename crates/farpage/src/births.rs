@@ -39,8 +39,11 @@ pub fn begin() -> Option<Birth> {
     }
 }
 
-/// Returns when no other thread is making this process active.
+/// Returns when this process is active, or no other thread is making it so.
 pub fn wait_for_activation(mm: &Mm) {
+    if mm.is_active() {
+        return;
+    }
     let _watched = errand::watched(mm);
     let mask = sys::block_signals();
     drop(mm.gate.shared());

@@ -283,13 +283,23 @@ pub fn pay_by_others(pool: &Pool, index: u16, pages: i64) -> i64 {
                 && relation.is_none_or(|parent| entry.parent.load(Ordering::Relaxed) == parent)
                 && entry_state::is_occupied(entry.state.load(Ordering::Acquire))
         });
-        for debtor in debtors {
-            let paid = debtor.pay(pool.header(), left);
-            debtor.paid_for.fetch_add(paid, Ordering::Relaxed);
-            left -= paid;
-            if left == 0 {
-                return 0;
-            }
+        left = charge_for_others(pool, debtors, left);
+        if left == 0 {
+            break;
+        }
+    }
+    left
+}
+
+/// Charges debtors, one after another, for pages that others copy; what is left of those.
+fn charge_for_others<'a>(pool: &Pool, debtors: impl Iterator<Item = &'a ProcEntry>, pages: i64) -> i64 {
+    let mut left = pages;
+    for debtor in debtors {
+        let paid = debtor.pay(pool.header(), left);
+        debtor.paid_for.fetch_add(paid, Ordering::Relaxed);
+        left -= paid;
+        if left == 0 {
+            break;
         }
     }
     left
@@ -301,18 +311,10 @@ pub fn hand_on(pool: &Pool, index: u16) {
     let entries = pool.processes();
     let entry = &entries[usize::from(index)];
     entry.owed.store(0, Ordering::Relaxed);
-    let mut left = entry.paid_for.swap(0, Ordering::Relaxed);
+    let paid_for = entry.paid_for.swap(0, Ordering::Relaxed);
     let parent = entry.parent.load(Ordering::Relaxed);
-    if left <= 0 || parent == 0 {
-        return;
-    }
-    for sibling in children(entries, (parent - 1) as u16) {
-        let paid = sibling.pay(pool.header(), left);
-        sibling.paid_for.fetch_add(paid, Ordering::Relaxed);
-        left -= paid;
-        if left == 0 {
-            return;
-        }
+    if paid_for > 0 && parent != 0 {
+        charge_for_others(pool, children(entries, (parent - 1) as u16), paid_for);
     }
 }
 

@@ -66,10 +66,10 @@ pub struct Ledger {
     live: usize,
     /// Processes alive at the tick before.
     entries: usize,
-    /// Whether processes came or went since shares were read: those of the others have changed with it.
+    /// Whether processes came or went since the last look: the shares of the others have changed with it.
     changed: bool,
-    /// When the last look began, and how many deaths it found; whether some process was in a fork.
-    looked_ns: u64,
+    /// Entries ever taken before the last look, and how many deaths it found; whether some process was in a fork.
+    births: u32,
     deaths: u32,
     forking: bool,
     /// What was not managed then.
@@ -148,7 +148,7 @@ impl Ledger {
             live: 0,
             entries: 0,
             changed: false,
-            looked_ns: 0,
+            births: 0,
             deaths: 0,
             forking: false,
             unmanaged: 0,
@@ -185,10 +185,8 @@ impl Ledger {
         let mut beside = self.look(now);
         if self.deaths > 0 {
             // What the dead shared is the others' now.
-            self.changed = true;
             beside = self.look(now);
         }
-        self.looked_ns = now;
         self.live += self.orphans.run(&self.pool, self.pool_fd, now);
         self.mend_charges();
         let kept = self.pool.processes().iter();
@@ -213,10 +211,10 @@ impl Ledger {
     /// Looks at every process; what the tree has beside managed pages.
     fn look(&mut self, now: u64) -> Beside {
         let mut beside = Beside::default();
+        let births = self.pool.header().births.load(Ordering::Acquire);
+        self.changed = births != self.births || self.deaths > 0;
+        self.births = births;
         (self.live, self.deaths, self.forking) = (0, 0, false);
-        let entries = self.pool.processes().iter();
-        let newest = entries.map(|entry| entry.born_ns.load(Ordering::Relaxed)).max();
-        self.changed |= newest.is_some_and(|born| born >= self.looked_ns);
         for index in 0..self.pool.processes().len() {
             let entry = &self.pool.processes()[index];
             // The life that is looked at, read first: should the entry be given up and taken anew from here on, nothing is done
@@ -258,7 +256,6 @@ impl Ledger {
                 beside.add(pages);
             }
         }
-        self.changed = false;
         beside
     }
 
@@ -387,12 +384,12 @@ impl Ledger {
         let margin = MARGIN + budget / 128;
         let rest = budget - unmanaged - promised - metadata - margin;
         // Made during this look, and taken off the limit that is replaced.
-        let promised = || header.promises.load(Ordering::SeqCst) - promises;
-        let late = promised();
+        let made = || header.promises.load(Ordering::SeqCst) - promises;
+        let late = made();
         let limit = rest - copies.clamp(0, rest.max(0) / COPIES_PART) - late;
         let limit = limit.max(header.least_limit());
         header.set_limit(limit, now);
-        let later = promised() - late;
+        let later = made() - late;
         if later > 0 {
             header.lower_limit(later);
         }

@@ -443,15 +443,11 @@ pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
     unsafe { sys::raw(nr, args) }
 }
 
-/// Whether anything is mapped at a page of the managed range.
+/// Whether something is mapped at all of pages `lo..hi`.
 #[must_use]
-pub fn is_mapped(mm: &Mm, page: u64) -> bool {
+pub fn are_mapped(mm: &Mm, lo: u64, hi: u64) -> bool {
     let mask = sys::block_signals();
-    let mapped = mm
-        .maps
-        .lock()
-        .as_ref()
-        .is_some_and(|maps| maps.covers(page, page + 1));
+    let mapped = mm.maps.lock().as_ref().is_some_and(|maps| maps.covers(lo, hi));
     sys::set_mask(mask);
     mapped
 }

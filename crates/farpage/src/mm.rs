@@ -331,6 +331,12 @@ impl Mm {
         unsafe { &*((chunks + page % MANAGED_PAGES / CHUNK_PAGES * 4) as *const AtomicU32) }
     }
 
+    /// A word of the page's chunk says something: who unmaps the chunk must look at its words.
+    #[inline]
+    pub fn note_touched(&self, page: u64) {
+        self.chunk(page).fetch_or(TOUCHED, Ordering::Relaxed);
+    }
+
     /// Pages from `page` on became (n > 0), or pages of its chunk stopped being (n < 0) resident: chunk, process and tree counts.
     pub fn count_resident(&self, page: u64, n: i64) {
         self.note_resident(page, n);
@@ -341,7 +347,7 @@ impl Mm {
     pub fn note_resident(&self, page: u64, n: i64) {
         let chunk = self.chunk(page);
         chunk.fetch_add(n as u32, Ordering::Relaxed);
-        chunk.fetch_or(TOUCHED, Ordering::Relaxed);
+        self.note_touched(page);
         if n > 0 {
             self.queue.loaded(page, n as u64);
         }

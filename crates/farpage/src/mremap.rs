@@ -21,9 +21,10 @@ use crate::gate::Alone;
 use crate::huge_advice;
 use crate::in_flight;
 use crate::mem::{
-    EINVAL, ENOMEM, discard, discard_mapping, forget, managed_pages, munmap, register, reserve, round_up,
+    EINVAL, ENOMEM, are_mapped, discard, discard_mapping, forget, managed_pages, munmap, register, reserve,
+    round_up,
 };
-use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, address, mm, mode, page_of};
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, mm, mode, page_of};
 use crate::pool::{MANAGED_PAGES, is_managed};
 use crate::residency;
 use crate::sys;
@@ -160,10 +161,7 @@ fn old_is_mapped(mm: &Mm, request: Remap) -> bool {
     } else {
         lo + request.old_len / PAGE
     };
-    let mask = sys::block_signals();
-    let mapped = mm.maps.lock().as_ref().is_some_and(|maps| maps.covers(lo, hi));
-    sys::set_mask(mask);
-    mapped
+    are_mapped(mm, lo, hi)
 }
 
 /// Lets the kernel grow the mapping where it is, if nothing is behind it. The new part shares the mapping and with it the
@@ -269,15 +267,15 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         return result;
     }
     kill_point!("mremap-moved");
+    let stays = request.flags & libc::MREMAP_DONTUNMAP != 0;
     if let Some(maps) = mm.maps.lock().as_mut() {
         let _ = maps.insert(new_lo, new_hi);
-        if request.flags & libc::MREMAP_DONTUNMAP == 0 {
+        if !stays {
             let _ = maps.remove(old_lo, old_hi);
         }
     }
     mm.top_page.fetch_max(new_hi, Ordering::Relaxed);
     discard_mapping(mm, new_lo, new_hi, &alone);
-    let stays = request.flags & libc::MREMAP_DONTUNMAP != 0;
     let [from, to] = [(old_lo, old_hi), (new_lo, new_hi)].map(|(start, end)| Range { start, end });
     carry_notes(mm, from, to, stays);
     if mm.is_active() {
@@ -352,7 +350,7 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
             .store(state.with_pins(pins).raw(), Ordering::Release);
         kill_point!("move-word");
         word.store(0, Ordering::Release);
-        mm.chunk(to + i).fetch_or(TOUCHED, Ordering::Relaxed);
+        mm.note_touched(to + i);
         if state.kind() == Kind::Resident {
             mm.chunk(from + i).fetch_sub(1, Ordering::Relaxed);
             mm.chunk(to + i).fetch_add(1, Ordering::Relaxed);
@@ -392,7 +390,7 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
             return result;
         }
         discard(mm, lo, hi, &alone);
-        residency::unpin_all(lo, hi);
+        residency::unpin_all(mm, lo, hi);
         if active && !register(mm, lo, hi) {
             lost_registration();
         }

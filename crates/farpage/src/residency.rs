@@ -11,8 +11,8 @@ use farpage_core::range_map::{Range, RangeMap};
 
 use crate::errand;
 use crate::fault;
-use crate::mem::{is_mapped, managed_pages};
-use crate::mm::{Mm, PAGE, TOUCHED, address, mm};
+use crate::mem::{are_mapped, managed_pages};
+use crate::mm::{Mm, PAGE, address, mm};
 use crate::pool::is_managed;
 use crate::range_set::{RangeSet, first_within};
 use crate::sys;
@@ -36,13 +36,13 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
     if lock && !may_stay(mm, lo, hi) {
         return Some(ENOMEM);
     }
-    if !(lo..hi).all(|page| is_mapped(mm, page)) {
+    if !are_mapped(mm, lo, hi) {
         return Some(ENOMEM);
     }
     let done = if lock {
         pin_all(mm, lo, hi)
     } else {
-        unpin_all(lo, hi)
+        unpin_all(mm, lo, hi)
     };
     Some(if done { 0 } else { ENOMEM })
 }
@@ -71,8 +71,7 @@ pub fn adopt_lock(mm: &Mm, lo: u64, hi: u64) {
         && let Some(Ok(())) = LOCKED.with(|locked| locked.insert(lo, hi))
     {
         for page in lo..hi {
-            // The next to unmap the chunk must look at its words.
-            mm.chunk(page).fetch_or(TOUCHED, Ordering::Relaxed);
+            mm.note_touched(page);
             fault::add_pin(mm, page);
         }
     }
@@ -110,8 +109,7 @@ fn pin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
 }
 
 /// Pins of calls in flight stay: munlock once took them, and a read into the page failed with EFAULT.
-pub fn unpin_all(lo: u64, hi: u64) -> bool {
-    let mm = mm();
+pub fn unpin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
     let take = |locked: &mut RangeMap<'_>| {
         let part = first_within(locked, lo, hi)?;
         locked.remove(part.start, part.end).ok().map(|()| part)
@@ -137,7 +135,7 @@ pub fn mincore(addr: u64, len: u64, out: &mut dyn FnMut(u64, u8)) -> Option<i64>
     let mask = sys::block_signals();
     let covered = {
         let _inside = mm.gate.shared();
-        mm.maps.lock().as_ref().is_some_and(|maps| maps.covers(lo, hi))
+        are_mapped(mm, lo, hi)
     };
     sys::set_mask(mask);
     if !covered {

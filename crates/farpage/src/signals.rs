@@ -117,19 +117,18 @@ pub fn take() -> Result<(), Errno> {
 }
 
 fn install_handlers() {
-    for (sig, handler) in [
-        (libc::SIGBUS, on_sigbus as *const () as u64),
-        (libc::SIGSYS, on_sigsys as *const () as u64),
+    // A small alternate stack has no room for a second frame of SIGBUS, and a fault is answered without another. SIGSYS
+    // re-issues calls that may block, so the program's signals must get through there.
+    for (sig, handler, mask) in [
+        (
+            libc::SIGBUS,
+            on_sigbus as *const () as u64,
+            !sig_bit(libc::SIGSYS),
+        ),
+        (libc::SIGSYS, on_sigsys as *const () as u64, 0),
     ] {
         let flags =
             (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64 | SA_RESTORER;
-        // A small alternate stack has no room for a second frame of SIGBUS, and a fault is answered without another. SIGSYS
-        // re-issues calls that may block, so the program's signals must get through there.
-        let mask = if sig == libc::SIGBUS {
-            !sig_bit(libc::SIGSYS)
-        } else {
-            0
-        };
         let ours = Action {
             handler,
             flags,

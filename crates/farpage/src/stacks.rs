@@ -1,21 +1,31 @@
 //! Stacks in managed memory: the kernel writes signal frames there without asking anybody.
 
-use core::sync::atomic::Ordering;
+use std::sync::OnceLock;
 
 use farpage_core::page_state::{Kind, PIN_MAX};
 
-use crate::activate;
 use crate::cow;
 use crate::engine_stack;
 use crate::errand;
 use crate::fault;
 use crate::in_flight;
-use crate::mem::managed_pages;
-use crate::mm::{Mm, PAGE, TOUCHED, mm};
+use crate::mem::{are_mapped, managed_pages};
+use crate::mm::{Mm, PAGE, mm};
 use crate::trap::managed_part;
 
 /// Bytes below the top of a stack that are brought in at once.
 pub const TOP: u64 = 256 << 10;
+
+/// Calls its argument with address and length of every range that the kernel writes to without asking anybody, and how many bytes at
+/// its end are to be there from the start.
+pub type Noted = fn(&mut dyn FnMut(u64, u64, u64));
+/// Tells what the preload library noted while the process was dormant.
+static NOTED: OnceLock<Noted> = OnceLock::new();
+
+/// Sets who tells what has to stay in RAM from activation on. Called once.
+pub fn are_noted_by(noted: Noted) {
+    let _ = NOTED.set(noted);
+}
 
 /// Keeps a stack in RAM until [`let_go`], in forked children too: its top from now on, what lies deeper once it is touched.
 pub fn keep(addr: u64, len: u64) {
@@ -47,14 +57,13 @@ fn top_of(lo: u64, hi: u64) -> u64 {
 
 /// Keeps a page in RAM from when it is there.
 fn keep_page(mm: &Mm, page: u64) {
-    // The next to unmap the chunk must look at its words.
-    mm.chunk(page).fetch_or(TOUCHED, Ordering::Relaxed);
+    mm.note_touched(page);
     fault::set_pins(mm, page, PIN_MAX);
 }
 
 /// Before the process becomes active: a thread's first fault may come before anybody could bring its alternate stack in.
 pub fn make_noted_present(mm: &Mm) {
-    each_noted(mm, |lo, hi, first| in_flight::make_present(first.max(lo), hi));
+    each_noted(mm, |_, hi, first| in_flight::make_present(first, hi));
 }
 
 /// Keeps what was noted in RAM, now that it is in the books. The caller is alone inside the gate, and nothing has been evicted.
@@ -64,13 +73,10 @@ pub fn keep_noted(mm: &Mm) {
 
 /// Calls `f` with the noted ranges that are mapped still, and the first page of each that is to be there from the start.
 fn each_noted(mm: &Mm, f: impl Fn(u64, u64, u64)) {
-    activate::each_noted(&mut |addr, len, present| {
-        let is_mapped = |&(lo, hi): &(u64, u64)| {
-            let maps = mm.maps.lock();
-            maps.as_ref().is_some_and(|maps| maps.covers(lo, hi))
-        };
-        if let Some((lo, hi)) = managed_part(addr, len).filter(is_mapped) {
-            f(lo, hi, hi.saturating_sub(present.div_ceil(PAGE) + 1));
+    let Some(noted) = NOTED.get() else { return };
+    noted(&mut |addr, len, present| {
+        if let Some((lo, hi)) = managed_part(addr, len).filter(|(lo, hi)| are_mapped(mm, *lo, *hi)) {
+            f(lo, hi, hi.saturating_sub(present.div_ceil(PAGE) + 1).max(lo));
         }
     });
 }

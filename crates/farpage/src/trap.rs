@@ -121,10 +121,8 @@ pub fn call_of(context: &libc::ucontext_t) -> (i64, [u64; 6]) {
 pub fn on_trap(context: &mut libc::ucontext_t) {
     let (nr, args) = call_of(context);
     let mm = mm();
-    if !mm.is_active() {
-        // Another thread is making the process active. Should it fail, the call is made as it is.
-        births::wait_for_activation(mm);
-    }
+    // Another thread may be making the process active. Should it fail, the call is made as it is.
+    births::wait_for_activation(mm);
     mm.header().count(farpage_core::stats::Counter::SyscallTrap, 1);
     let result = perform_in(context, nr, args);
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
@@ -359,7 +357,7 @@ impl Pins {
             }
             self.note(from, page);
             from = page + 1;
-            if !mem::is_mapped(mm, page) {
+            if !mem::are_mapped(mm, page, page + 1) {
                 return; // the kernel stops here too
             }
         }
