@@ -274,6 +274,13 @@ def compile_c(context, name, *flags, source='#include <stdio.h>\nint main(void) 
     return context.directory / name
 
 
+@test("sanitized-program", ALL)
+def sanitized_program(context):
+    """AddressSanitizer told its own story, and ThreadSanitizer ended in a segmentation fault without a word."""
+    for name in ("address", "thread"):
+        refused(context, ["--ram", "64M"], (compile_c(context, name, f"-fsanitize={name}"),), f"{name.title()}Sanitizer")
+
+
 @test("static-program", ALL)
 def static_program(context):
     """A static child has the filter of the managed process that started it, and no handler: Go's programs died when the heap that

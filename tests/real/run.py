@@ -23,6 +23,7 @@ import huge_test  # noqa: F401
 import kept_test  # noqa: F401
 import kill_points_test  # noqa: F401
 import ksm_test  # noqa: F401
+import namespaces_test  # noqa: F401
 import options_test  # noqa: F401
 import readahead_test  # noqa: F401
 import redis_test  # noqa: F401

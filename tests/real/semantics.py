@@ -264,28 +264,6 @@ def daemon(context):
     check("without a memory budget: " in got.err and missing in got.err, f"told: {got.err[-300:]}")
 
 
-@test("pid-namespaces")
-def pid_namespaces(context):
-    """Programs in pid namespaces of their own have numbers that are others' in the tree's table: two of them once shared an entry, and
-    each other's pages. They stay unmanaged; their parent, which is managed, goes on."""
-    if os.geteuid() != 0:
-        raise Skip("needs root: unshare --pid")
-    stress = f"{program('stress')} --seconds 2 --threads 1 --procs 1 --mb 48 --seed"
-    # The managed one later: once it has grown `unshare` itself would be managed, and could not fork there.
-    script = f"unshare -pf {stress} 3 & unshare -pf {stress} 4 & sleep 0.5; {stress} 5; wait"
-    got = context.plain([FARPAGE, "run", "--ram", "32M", "--", "sh", "-c", script], timeout_s=120)
-    check(got.code == 0 and got.out.count("ok stress") == 3, f"{failures(got)} {got.err[-500:]}")
-    # Any exec in such a process was once a segmentation fault: it looked for its entry in a pool that it does not have.
-    execs = ["unshare", "-pf", "sh", "-c", "/bin/echo child; exec /bin/echo last"]
-    got = context.plain([FARPAGE, "run", "--ram", "32M", "-q", "--", *execs], timeout_s=60)
-    check(got.code == 0 and got.out.split() == ["child", "last"], f"exec: exit code {got.code}: {got.out[-200:]} {got.err[-200:]}")
-    newpid = "import ctypes, os; ctypes.CDLL(None).unshare(0x20000000)"
-    forks = f"{newpid}; pid = os.fork(); print(os.waitpid(pid, 0)[1] if pid else 'alive')"
-    got = context.plain([FARPAGE, "run", "--eager", "--ram", "32M", "-q", "--", sys.executable, "-c", forks], timeout_s=60)
-    told = "pid namespace" in got.err
-    check(got.code == 0 and told and "alive" not in got.out, f"a managed program's fork: {got.out[-200:]} {got.err[-200:]}")
-
-
 @test("early-ring")
 def early_ring(context):
     """A library that brings its own system calls made an io_uring before the process was active: the kernel would use memory

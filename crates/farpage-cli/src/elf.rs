@@ -12,6 +12,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{env, fmt};
 
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object as _, ObjectSection as _, ReadCache};
+
 use crate::probe;
 
 /// How many `#!` lines are followed, as many as scripts of scripts are met in practice.
@@ -245,12 +248,32 @@ fn check_elf(path: &Path, head: &[u8], file: &File) -> Result<(), Refusal> {
     }
     match interpreter(head, file) {
         Err(error) => Err(unreadable(path, &error)),
-        Ok(Some(loader)) => check_loader(path, Path::new(&loader)),
+        Ok(Some(loader)) => match sanitizer(file) {
+            Some(name) => refuse(&format!(
+                "built with {name}, which brings its own memory management and suffers no other; use its plain build"
+            )),
+            None => check_loader(path, Path::new(&loader)),
+        },
         Ok(None) if is_loader(path) => Ok(()), // the dynamic loader run by hand honours LD_PRELOAD
         Ok(None) => {
             refuse("statically linked: farpage enters through the dynamic loader; use a dynamic build")
         }
     }
+}
+
+/// The sanitizer whose runtime a program calls, or carries. A file that can't be parsed has none: the loader decides.
+fn sanitizer(file: &File) -> Option<&'static str> {
+    const ENTRIES: [(&[u8], &str); 4] = [
+        (b"\0__asan_init\0", "AddressSanitizer"),
+        (b"\0__hwasan_init\0", "HWAddressSanitizer"),
+        (b"\0__msan_init\0", "MemorySanitizer"),
+        (b"\0__tsan_init\0", "ThreadSanitizer"),
+    ];
+    let cache = ReadCache::new(file);
+    let elf = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
+    let names = elf.section_by_name(".dynstr")?.data().ok()?;
+    let carries = |&&(entry, _): &&(&[u8], _)| names.windows(entry.len()).any(|name| name == entry);
+    ENTRIES.iter().find(carries).map(|&(_, sanitizer)| sanitizer)
 }
 
 fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {

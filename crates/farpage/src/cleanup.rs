@@ -20,6 +20,7 @@ use farpage_core::swap_table::{SlotKind, SlotWord};
 use farpage_core::units::PAGE_SIZE;
 
 use crate::cow;
+use crate::numbers;
 use crate::pool::{Pool, STATES_LEN, entry_state};
 use crate::puts;
 use crate::recount;
@@ -34,7 +35,7 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     let state = entry.state.load(Ordering::Relaxed);
     let occupied = entry_state::is_occupied(state);
     let is_meant = || entry.born_ns.load(Ordering::Relaxed) == born_ns;
-    let mine = entry_state::cleaned_by(sys::getpid());
+    let mine = entry_state::cleaned_by(numbers::own());
     let exchange = |from, to| {
         entry
             .state

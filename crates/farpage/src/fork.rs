@@ -26,6 +26,7 @@ use crate::engine_stack;
 use crate::errand;
 use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, fd, mm};
+use crate::numbers;
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
 use crate::range_set::RangeSet;
 use crate::residency;
@@ -78,7 +79,7 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
 fn fork_alone(nr: i64, args: [u64; 6]) -> i64 {
     let mm = mm();
     let _alone = mm.gate.alone();
-    let embryo = entry_state::taken_by(sys::getpid());
+    let embryo = entry_state::taken_by(numbers::own());
     let Some(index) = take_entry(mm.pool(), embryo) else {
         return -(libc::EAGAIN as i64);
     };
@@ -107,9 +108,9 @@ fn fork_alone(nr: i64, args: [u64; 6]) -> i64 {
     let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
     drop(locks);
     match pid {
-        0 if sys::getppid() == 0 => sys::die(&[
-            "farpage: a managed program can't fork into a pid namespace of its own (unshare, CLONE_NEWPID); ",
-            "the child was stopped; start the program outside of farpage, or the namespace with a new program",
+        0 if !numbers::note_birth(mm) => sys::die(&[
+            "farpage: a managed program forked into a pid namespace of its own (unshare, CLONE_NEWPID) and had no /proc ",
+            "when its memory became managed; the child was stopped; mount /proc where the program runs",
         ]),
         0 => match become_child(mm, index, child, embryo) {
             Ok(()) => 0,
@@ -122,11 +123,18 @@ fn fork_alone(nr: i64, args: [u64; 6]) -> i64 {
             kill_point!("fork-returned");
             // The child may have lived and died by now. Its entry waits for this, so that the number is not written into
             // that of another process (whose pages were then given up as those of a dead one).
-            let _ = child
-                .pid
-                .compare_exchange(0, pid as i32, Ordering::Relaxed, Ordering::Relaxed);
+            let number = numbers::of(pid as i32);
+            if let Ok(number) = number {
+                let _ = child
+                    .pid
+                    .compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+            }
             kill_point!("fork-known");
             child.forking.store(0, Ordering::Release);
+            if number == Err(Errno(libc::ESRCH)) {
+                // Dead and gone, maybe before it could name itself.
+                cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index, born_ns);
+            }
             pid
         }
         _ => {
@@ -221,7 +229,8 @@ fn inherited(state: PageState) -> PageState {
 fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result<(), Errno> {
     kill_point!("fork-born");
     // In its own name from here on: while the child lives nobody gives its entry up, whatever becomes of the parent.
-    let own = entry_state::taken_by(sys::getpid());
+    let number = numbers::own();
+    let own = entry_state::taken_by(number);
     let named = child
         .state
         .compare_exchange(embryo, own, Ordering::AcqRel, Ordering::Relaxed);
@@ -241,7 +250,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     cow::after_clone(mm);
     tier_files::inherit(mm);
     mm.be_own();
-    child.pid.store(sys::getpid(), Ordering::Relaxed);
+    child.pid.store(number, Ordering::Relaxed);
     child.state.store(entry_state::LIVE, Ordering::Release);
     kill_point!("fork-alive");
     mm.fork_lock.store(0, Ordering::Relaxed);

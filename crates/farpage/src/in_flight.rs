@@ -363,13 +363,8 @@ fn each_thread(mut f: impl FnMut(i32)) -> Result<(), Errno> {
 /// What a thread does. One that can't be looked at counts as running.
 fn look(tid: i32) -> Seen {
     let number = Num::new(tid as u64, 10);
-    let mut path = [0u8; 48];
-    let mut length = 0;
-    for part in ["/proc/self/task/", number.text(), "/syscall\0"] {
-        path[length..length + part.len()].copy_from_slice(part.as_bytes());
-        length += part.len();
-    }
-    let Ok(path) = CStr::from_bytes_with_nul(&path[..length]) else {
+    let path = sys::path(&["/proc/self/task/", number.text(), "/syscall"]);
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else {
         return Seen::Running;
     };
     let fd = match proc_dirs::open(path, libc::O_RDONLY) {

@@ -64,7 +64,7 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     if mm::init(pool, index as u32).is_err() {
         return;
     }
-    reserve_userfaultfd(pool_fd);
+    reserve_descriptors(pool_fd);
     // A filter from before an exec traps calls on managed memory from the first one on: an image that stayed dormant would
     // have no handler for them and die of SIGSYS (a pipeline once did, when its shell had become active before it
     // started the next program).
@@ -77,14 +77,15 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     }
 }
 
-/// exec has closed the userfaultfd of the image before: its number holds the pool until this image has one of its own.
-fn reserve_userfaultfd(pool_fd: i32) {
-    let number = mm::mm().fd(fd::UFFD);
-    // SAFETY: asks about a number of ours, and fills it only if it is free.
-    unsafe {
-        let known = sys::raw(libc::SYS_fcntl, [number as u64, libc::F_GETFD as u64, 0, 0, 0, 0]);
-        if known < 0 {
-            sys::raw(libc::SYS_dup2, [pool_fd as u64, number as u64, 0, 0, 0, 0]);
+/// exec has closed what the image before had opened for itself: those numbers hold the pool until this image has its own.
+fn reserve_descriptors(pool_fd: i32) {
+    for number in fd::OWN.map(|which| mm::mm().fd(which)) {
+        // SAFETY: asks about a number of ours, and fills it only if it is free.
+        unsafe {
+            let known = sys::raw(libc::SYS_fcntl, [number as u64, libc::F_GETFD as u64, 0, 0, 0, 0]);
+            if known < 0 {
+                sys::raw(libc::SYS_dup2, [pool_fd as u64, number as u64, 0, 0, 0, 0]);
+            }
         }
     }
 }

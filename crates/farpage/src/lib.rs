@@ -45,6 +45,7 @@ mod mean;
 pub mod mem;
 pub mod mm;
 pub mod mremap;
+mod numbers;
 mod orphans;
 mod overcommit;
 pub mod pool;

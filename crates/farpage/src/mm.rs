@@ -24,6 +24,7 @@ use crate::errand::LENT;
 use crate::gate::{Gate, Spin};
 use crate::huge_places::Places;
 use crate::kept::Kept;
+use crate::numbers;
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry, entry_state};
 use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
@@ -56,8 +57,12 @@ pub mod fd {
     pub const AREAS: i32 = 3;
     /// The process's own pagemap, where huge pages are on; the pool elsewhere.
     pub const PAGEMAP: i32 = 11;
+    /// The directory /proc of an active process (`numbers`).
+    pub const PROC: i32 = 12;
+    /// What an active process opens for itself, and exec closes.
+    pub const OWN: [i32; 3] = [UFFD, PAGEMAP, PROC];
     /// The last one always holds the pool (`trap::is_inherited`).
-    pub const COUNT: i32 = 13;
+    pub const COUNT: i32 = 14;
 }
 
 pub struct Mm {
@@ -67,6 +72,8 @@ pub struct Mm {
     pub index: AtomicU32,
     /// Its number: the caller's own, unless that borrows this memory.
     own_pid: AtomicI32,
+    /// The same in the tree (`numbers`).
+    own_number: AtomicI32,
     states: AtomicU64,
     chunks: AtomicU64,
     pub work_areas: WorkAreas,
@@ -119,6 +126,7 @@ static MM: Mm = Mm {
     pool: UnsafeCell::new(MaybeUninit::uninit()),
     index: AtomicU32::new(u32::MAX),
     own_pid: AtomicI32::new(0),
+    own_number: AtomicI32::new(0),
     states: AtomicU64::new(0),
     chunks: AtomicU64::new(0),
     work_areas: WorkAreas::new(),
@@ -196,8 +204,8 @@ impl Mm {
     /// Whether the caller runs in the process whose entry this is, and not in a child that borrows its memory (vfork).
     #[must_use]
     pub fn is_own(&self) -> bool {
-        self.entry_opt()
-            .is_some_and(|entry| entry.pid.load(Ordering::Relaxed) == sys::getpid())
+        self.own_pid.load(Ordering::Relaxed) == sys::getpid()
+            && self.entry_opt().is_some_and(|entry| self.is_its(entry))
     }
 
     /// Whether the caller is a child that borrows this memory (vfork) and was made by libc: one that the program makes by an instruction of
@@ -211,16 +219,20 @@ impl Mm {
     /// From now on this memory is the caller's: at its start, and after fork.
     pub fn be_own(&self) {
         self.own_pid.store(sys::getpid(), Ordering::Relaxed);
+        self.own_number.store(numbers::own(), Ordering::Relaxed);
+    }
+
+    fn is_its(&self, entry: &ProcEntry) -> bool {
+        entry.pid.load(Ordering::Relaxed) == self.own_number.load(Ordering::Relaxed)
     }
 
     /// Whether the page states are still this memory's: the process whose entry it is lives. A child that borrows the memory
     /// (vfork) may run on when it does not any more.
     #[must_use]
     pub fn has_entry_still(&self) -> bool {
-        let (entry, own) = (self.entry(), self.own_pid.load(Ordering::Relaxed));
-        let is_its = entry.state.load(Ordering::Acquire) == entry_state::LIVE
-            && entry.pid.load(Ordering::Relaxed) == own;
-        is_its || sys::getpid() == own
+        let entry = self.entry();
+        let is_its = entry.state.load(Ordering::Acquire) == entry_state::LIVE && self.is_its(entry);
+        is_its || sys::getpid() == self.own_pid.load(Ordering::Relaxed)
     }
 
     /// This process's entry, if it has one: a process that could not join its tree has no pool either.

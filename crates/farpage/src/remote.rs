@@ -17,6 +17,7 @@ use core::sync::atomic::Ordering;
 use crate::fault::{self, Outcome};
 use crate::mem;
 use crate::mm::{Mm, PAGE, mm, page_of};
+use crate::numbers;
 use crate::pool::{MANAGED_PAGES, ProcEntry, entry_state, flag, is_managed};
 use crate::sys;
 use crate::trap::{self, Pins};
@@ -254,15 +255,20 @@ fn is_own(pid: i32) -> bool {
     pid == me || unsafe { sys::raw(libc::SYS_tgkill, [me as u64, pid as u64, 0, 0, 0, 0]) } == 0
 }
 
-/// Whether an entry is that of process `pid`, which manages its memory.
-fn is_active(entry: &ProcEntry, pid: i32) -> bool {
+/// Whether an entry is that of the process with this number in the tree, and it manages its memory.
+fn is_active(entry: &ProcEntry, number: i32) -> bool {
     entry.state.load(Ordering::Acquire) == entry_state::LIVE
         && entry.active.load(Ordering::Relaxed) != 0
-        && entry.pid.load(Ordering::Relaxed) == pid
+        && entry.pid.load(Ordering::Relaxed) == number
 }
 
+/// The entry of who is `pid` to the caller.
 fn entry_of(mm: &Mm, pid: i32) -> Option<&'static ProcEntry> {
-    mm.pool().processes().iter().find(|entry| is_active(entry, pid))
+    let number = numbers::of(pid).ok()?;
+    mm.pool()
+        .processes()
+        .iter()
+        .find(|entry| is_active(entry, number))
 }
 
 /// Asks process `pid` of the tree to bring in the pages at `addr`, and waits. False: it can't be asked, or does not answer.
@@ -270,6 +276,7 @@ fn ask(mm: &Mm, pid: i32, addr: u64, len: u64) -> bool {
     let Some(entry) = entry_of(mm, pid) else {
         return false;
     };
+    let number = entry.pid.load(Ordering::Relaxed);
     let pages = (addr % PAGE + len).div_ceil(PAGE).min(PIECE_PAGES);
     let request = Request {
         page: page_of(addr),
@@ -292,7 +299,7 @@ fn ask(mm: &Mm, pid: i32, addr: u64, len: u64) -> bool {
         if posted && entry.wanted.load(Ordering::SeqCst) != request {
             return true;
         }
-        if sys::now_ns() > until || !is_active(entry, pid) {
+        if sys::now_ns() > until || !is_active(entry, number) {
             // Whoever asked the process that does not answer: the place is free for the next to try.
             let stale = entry.wanted.load(Ordering::Relaxed);
             let _ = entry
@@ -349,8 +356,8 @@ pub fn answer(mm: &Mm) {
 
 /// The process behind a descriptor of /proc/PID/mem.
 fn owner_of_mem(fd: i32) -> Option<i32> {
-    let mut path = [0u8; 40];
-    proc_self(&mut path, b"/proc/self/fd/", fd)?;
+    let number = sys::Num::new(u64::try_from(fd).ok()?, 10);
+    let path = sys::path(&["/proc/self/fd/", number.text()]);
     let mut target = [0u8; 64];
     // SAFETY: a path and a buffer of ours.
     let len = unsafe {
@@ -361,7 +368,7 @@ fn owner_of_mem(fd: i32) -> Option<i32> {
         .get(..len)?
         .strip_prefix(b"/proc/")?
         .strip_suffix(b"/mem")?;
-    number(rest.split(|&byte| byte == b'/').next()?)
+    numbers::parse(rest.split(|&byte| byte == b'/').next()?)
 }
 
 /// The process behind a pidfd.
@@ -370,36 +377,7 @@ fn owner_of_pidfd(fd: i32) -> Option<i32> {
     if SELF.contains(&fd) {
         return Some(sys::getpid());
     }
-    let mut path = [0u8; 40];
-    proc_self(&mut path, b"/proc/self/fdinfo/", fd)?;
-    let mut text = [0u8; 512];
-    // SAFETY: a path and a buffer of ours.
-    let len = unsafe {
-        let at = libc::AT_FDCWD as i64 as u64;
-        let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let info = sys::call(libc::SYS_openat, [at, path.as_ptr() as u64, how, 0, 0, 0]).ok()?;
-        let to = (text.as_mut_ptr() as u64, text.len() as u64);
-        let read = sys::call(libc::SYS_read, [info, to.0, to.1, 0, 0, 0]);
-        sys::close(info as i32);
-        read.ok()? as usize
-    };
-    let line = text
-        .get(..len)?
-        .split(|&byte| byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"Pid:\t"))?;
-    number(line)
-}
-
-/// Writes a path under /proc/self, NUL-terminated.
-fn proc_self(path: &mut [u8; 40], prefix: &[u8], fd: i32) -> Option<()> {
-    let number = sys::Num::new(u64::try_from(fd).ok()?, 10);
-    let bytes = prefix.iter().chain(number.text().as_bytes());
-    path.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-    Some(())
-}
-
-fn number(text: &[u8]) -> Option<i32> {
-    core::str::from_utf8(text).ok()?.parse().ok()
+    numbers::behind(libc::AT_FDCWD, "/proc/self/fdinfo/", fd)
 }
 
 /// process_madvise on this process: each range as madvise would have it. On another it is the kernel's affair: what is

@@ -406,6 +406,15 @@ impl Num {
     }
 }
 
+/// Parts of a path, one after another, and zeros.
+pub fn path(parts: &[&str]) -> [u8; 64] {
+    let mut path = [0; 64];
+    let bytes = parts.iter().flat_map(|part| part.bytes());
+    // Never full: there is a NUL at the end.
+    path[..63].iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+    path
+}
+
 /// Sends a signal; number 0 only asks whether there is such a process.
 pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
     // SAFETY: touches no memory.

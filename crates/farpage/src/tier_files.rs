@@ -22,13 +22,13 @@ use farpage_core::swap_table::SlotKind;
 use crate::areas::OpenArea;
 use crate::discard;
 use crate::mm::{Mm, fd};
+use crate::numbers;
 use crate::pool::{Area, MAX_AREAS, Pool, entry_state, trait_of};
 use crate::recount;
 use crate::sys::{self, Errno};
 
 /// The epoch whose files this process has. A forked child has what its parent had.
 static HAVE: AtomicU32 = AtomicU32::new(0);
-const PATH_MAX: usize = 64;
 
 /// Writes down what `file` is as area `index`. No page goes there yet. What a running tree has no slots for is not used.
 pub fn describe(pool: &Pool, index: usize, file: &OpenArea) -> Result<(), Errno> {
@@ -248,7 +248,7 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
     sys::move_fd(opened, number, false)
 }
 
-/// A descriptor of the area's file: by the supervisor's in /proc, or where that can't be had (no /proc here, another user) by
+/// A descriptor of the area's file: by the supervisor's in /proc, or where that can't be had (no /proc there was, another user) by
 /// a copy of it.
 fn fetch(mm: &Mm, area: &Area) -> Result<i32, Errno> {
     let supervisor = mm.header().supervisor.load(Ordering::Relaxed);
@@ -257,23 +257,13 @@ fn fetch(mm: &Mm, area: &Area) -> Result<i32, Errno> {
         sys::Num::new(supervisor as u64, 10),
         sys::Num::new(theirs as u64, 10),
     );
-    let mut path = [0u8; PATH_MAX];
-    let parts = ["/proc/", pid.text(), "/fd/", number.text()];
-    let bytes = parts.iter().flat_map(|part| part.bytes());
-    path.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+    let path = sys::path(&[pid.text(), "/fd/", number.text()]);
     let how = libc::O_RDWR | libc::O_CLOEXEC | area.flags.load(Ordering::Relaxed);
-    // SAFETY: a NUL-terminated path in a buffer longer than any such path.
+    // SAFETY: a path that ends in a NUL.
     let opened = unsafe {
         sys::call(
             libc::SYS_openat,
-            [
-                libc::AT_FDCWD as i64 as u64,
-                path.as_ptr() as u64,
-                how as u64,
-                0,
-                0,
-                0,
-            ],
+            [mm.fd(fd::PROC) as u64, path.as_ptr() as u64, how as u64, 0, 0, 0],
         )
     };
     opened
@@ -282,6 +272,9 @@ fn fetch(mm: &Mm, area: &Area) -> Result<i32, Errno> {
 }
 
 fn copy_of(pid: i32, theirs: i32) -> Result<i32, Errno> {
+    if numbers::is_apart() {
+        return Err(Errno(libc::ESRCH)); // the number is another's there
+    }
     // SAFETY: opens descriptors that are ours alone.
     unsafe {
         let process = sys::call(libc::SYS_pidfd_open, [pid as u64, 0, 0, 0, 0, 0])?;
