@@ -96,9 +96,16 @@ static void by_unshare(void *unused)
 static int borrower(void *unused)
 {
 	volatile char *p = data + 5 * PAGE;
+	int status = 0;
 	(void)unused;
 	*p = *p;
-	return 0;
+	/* It has no number in the tree that it could give: refused, or a process like any other. */
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(first_bad(data, LEN, 7) == SIZE_MAX ? 0 : 1);
+	if (pid < 0)
+		return errno == EAGAIN ? 0 : 2;
+	return waitpid(pid, &status, 0) == pid && status == 0 ? 0 : 3;
 }
 
 static void by_vfork(void *unused)
@@ -145,6 +152,19 @@ static void with_another_proc(void)
 	by_clone(NULL);
 }
 
+/* A program in a namespace of its own, started by who has memory there, and its parent, which waits. */
+static int hold(void)
+{
+	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, NULL, NULL, NULL, NULL);
+	if (pid == 0) {
+		execlp("sleep", "sleep", "60", NULL);
+		_exit(127);
+	}
+	say("held\n");
+	CHILD_EXPECT("the program", pid, 128 + SIGKILL);
+	return failures() ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -158,5 +178,7 @@ int main(int argc, char **argv)
 		size_mb = strtoul(argv[1], NULL, 10);
 	data = map_anon(LEN);
 	fill(data, LEN, 7);
+	if (argc > 2 && strcmp(argv[2], "hold") == 0)
+		return hold();
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -1,7 +1,9 @@
 """Pid namespaces: there a process's number is not that in the table of its tree."""
 
 import os
+import signal
 import time
+from pathlib import Path
 
 from common import FARPAGE, Skip, check
 from context import test
@@ -43,3 +45,32 @@ def forks_into_namespaces(context):
     text = job.out.read_text()
     check(code == 0 and text.count("ok ") == 4, f"exit code {code}: {text[-400:]} {job.err.read_text()[-300:]}")
     check(report["processes"] <= 3, f"entries of the dead: {report}")
+
+
+@test("program-in-namespace", ("quick", "soak"), per_delivery=True)
+def program_in_namespace(context):
+    """A process that was forked into a namespace starts a program there, which is unmanaged: what the process held is given back while
+    the program runs."""
+    if os.geteuid() != 0:
+        raise Skip("needs root: CLONE_NEWPID")
+    with context.start(24, [program("newpid"), 40, "hold"], timeout_s=60, extra=["--eager"]) as job:
+        deadline = time.monotonic() + 20
+        while "held" not in job.out.read_text():
+            check(time.monotonic() < deadline and job.process.poll() is None, "it holds nothing")
+            time.sleep(0.05)
+        while (report := counted_again(context, job.process.pid))["processes"] > 1:
+            check(time.monotonic() < deadline, f"the entry of who started the program: {report}")
+            time.sleep(0.05)
+        sleeping = [pid for pid in job.alive() if name_of(pid) == "sleep"]
+        check(len(sleeping) == 1, f"{len(sleeping)} programs")
+        os.kill(sleeping[0], signal.SIGKILL)
+        code = job.wait()
+        context.finish(job)
+    check(code == 0, f"exit code {code}: {job.out.read_text()[-300:]} {job.err.read_text()[-300:]}")
+
+
+def name_of(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

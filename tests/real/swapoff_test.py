@@ -64,11 +64,14 @@ class Tree:
         return json.loads(got.out)
 
     def swapon(self, area, size="1G"):
-        got = self.command("swapon", f"{self.path(area)}:{size}", self.pid)
+        got = self.command("swapon", self.spec(area, size), self.pid)
         check(got.code == 0, f"swapon {area}: exit code {got.code}: {got.err}{last_words(self.job)}")
 
     def path(self, area):
-        return self.context.directory / area
+        return area if area == "compressed" else self.context.directory / area
+
+    def spec(self, area, size="1G"):
+        return area if area == "compressed" else f"{self.path(area)}:{size}"
 
     def holders(self, area):
         """Descriptors of an area in any process of the tree."""
@@ -93,8 +96,8 @@ def start(context, argv, budget=32, areas=("a:1G", "b:1G"), timeout_s=120, slots
     return context.start(budget, argv, timeout_s=timeout_s, extra=extra, **options)
 
 
-def holding(context, mib, children=0):
-    return [PYTHON, WORK / "hold.py", mib, context.directory / "go", children]
+def holding(context, mib, children=0, *kind):
+    return [PYTHON, WORK / "hold.py", mib, context.directory / "go", children, *kind]
 
 
 def ready(job):
@@ -161,6 +164,57 @@ def swapoff_to_ram(context):
         finish(context, job)
 
 
+@test("swapoff-compressed", SUITES, per_delivery=True)
+def swapoff_compressed(context):
+    """The compressed tier leaves, with what forked processes share in it, for a file; it comes back as it was."""
+    with start(context, holding(context, 96, 1, "soft"), budget=64, areas=("compressed:32M", "a:1G")) as job:
+        tree = Tree(context, job)
+        ready(job)
+        before = tree.settled("compressed")
+        check(before > 1 << 20, f"{tree.areas()}")
+        report = tree.swapoff("compressed")
+        check(report["pages_to_ram"] + report["pages_to_tiers"] > 256 and report["area"] == "compressed", f"{report}")
+        check("compressed" not in tree.areas(), f"{tree.areas()}")
+        got = tree.command("swapoff", "compressed", tree.pid)
+        check(got.code == 1 and "already" in got.err, f"exit code {got.code}: {got.err}")
+        report = checked(context, tree.pid)
+        check(report["lost_references"] == 0, f"{report}")
+        tree.swapon("compressed")
+        check(not tree.areas()["compressed"]["closed"], f"{tree.areas()}")
+        got = tree.command("swapon", "compressed", tree.pid)
+        check(got.code == 1 and "in use already" in got.err, f"exit code {got.code}: {got.err}")
+        finish(context, job)
+
+
+@test("swapoff-compressed-to-ram", SUITES)
+def swapoff_compressed_to_ram(context):
+    """With no other tier what is compressed goes to RAM where that has room, which it takes uncompressed; if it has not, nothing changes."""
+    other = context.directory / "other"
+    script = f'"$@" & until [ -e "{other}" ]; do sleep 0.02; done; "{program("fill")}" 80 1 mmap; echo filled; wait $!'
+    argv = ["sh", "-c", script, "sh", *holding(context, 40, 0, "soft")]
+    with start(context, argv, budget=96, areas=("compressed",)) as job:
+        tree = Tree(context, job)
+        ready(job)
+        other.touch()
+        until("the other program has ended", lambda: "filled" in job.out.read_text())
+        check(tree.used("compressed") > 2 << 20, f"{tree.areas()}")
+        for order in ("vma", "device"):
+            report = tree.swapoff("compressed", "--order", order)
+            check(report["pages_to_tiers"] == 0 and not tree.areas(), f"{report} {tree.areas()}")
+            tree.swapon("compressed")
+            check(order == "device" or report["pages_to_ram"] > 1000, f"{report}")
+        checked(context, tree.pid)
+        finish(context, job)
+    (context.directory / "go").unlink()
+    with start(context, holding(context, 32, 0, "soft"), areas=("compressed",)) as job:
+        tree = Tree(context, job)
+        ready(job)
+        got = tree.command("swapoff", "compressed", tree.pid)
+        check(got.code == 1 and "do not fit elsewhere" in got.err, f"exit code {got.code}: {got.err}")
+        check(not tree.areas()["compressed"]["closed"], f"{tree.areas()}")
+        finish(context, job)
+
+
 @test("swapoff-refused", SUITES)
 def swapoff_refused(context):
     """No room: exit code 1, one line, nothing changed. With another area there is."""
@@ -186,31 +240,38 @@ def swapoff_refused(context):
 def swapoff_interrupted(context):
     """SIGINT while an area is being emptied (the program stands still, so it does not end): it takes pages again. A program
     that stands still for good ends the command by itself."""
-    with start(context, holding(context, 64)) as job:
+    for areas in (("a:1G", "b:1G"), ("compressed:16M", "a:1G")):
+        interrupted(context, areas)
+
+
+def interrupted(context, areas):
+    area = areas[0].partition(":")[0]
+    with start(context, holding(context, 64, 0, "soft"), areas=areas) as job:
         tree = Tree(context, job)
         ready(job)
-        before = tree.used("a")
+        before = tree.used(area)
         stopped = [pid for pid in job.alive() if pid != tree.pid]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        words = [FARPAGE, "swapoff", tree.path("a"), tree.pid]
-        for interrupted in (True, False):
+        words = [FARPAGE, "swapoff", tree.path(area), tree.pid]
+        for by_signal in (True, False):
             job_off = context.begin(words)
             with job_off:
-                until("the area is closed", lambda: tree.areas()["a"]["closed"])
-                if interrupted:
+                until("the area is closed", lambda: tree.areas()[area]["closed"])
+                if by_signal:
                     job_off.process.send_signal(signal.SIGINT)
                 code, said = job_off.wait(), job_off.err.read_text()
             check(code == 1 and "stays in use" in said, f"exit code {code}: {said}")
-            check(not tree.areas()["a"]["closed"], f"{tree.areas()}")
-            if not interrupted:
+            check(not tree.areas()[area]["closed"], f"{tree.areas()}")
+            if not by_signal:
                 check("does not answer" in said, said)
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
-        check(tree.used("a") >= before - (1 << 20), f"{before} bytes before, {tree.areas()}")
+        check(tree.used(area) >= before - (1 << 20), f"{before} bytes before, {tree.areas()}")
         checked(context, tree.pid)
-        tree.swapoff("a")
+        tree.swapoff(area)
         finish(context, job)
+    (context.directory / "go").unlink()
 
 
 @test("swapoff-shared", SUITES, per_delivery=True)
@@ -284,9 +345,9 @@ def swapoff_stress(context):
         tree, turns = Tree(context, job), 0
         until("pages in the first area", lambda: tree.used("a") > 8 << 20 or job.process.poll() is not None)
         while job.process.poll() is None:
-            area = "ab"[turns % 2]
+            area = areas[turns % len(areas)].partition(":")[0]
             for command in ("swapoff", "swapon"):
-                spec = tree.path(area) if command == "swapoff" else f"{tree.path(area)}:1G"
+                spec = tree.path(area) if command == "swapoff" else tree.spec(area)
                 got = tree.command(command, spec, tree.pid)
                 if got.code != 0:
                     # The end of the tree is no failure; that of the command is seen a little later.

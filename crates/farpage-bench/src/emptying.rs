@@ -10,11 +10,17 @@ use farpage_core::units::PAGE_SIZE;
 use serde_json::{Value, json};
 
 use crate::keeper::Keeper;
+use crate::names::Backing;
 use crate::plan::{Side, Way};
 use crate::program;
 
-/// The number of the area: farpage has that one file alone.
-const AREA: &str = "1";
+/// How `farpage swapoff` calls the only tier that farpage has.
+fn area(backing: Backing) -> &'static str {
+    match backing {
+        Backing::Compressed => "compressed",
+        Backing::File | Backing::Memory => "1",
+    }
+}
 
 /// The kernel's side.
 ///
@@ -30,7 +36,7 @@ pub fn by_kernel(keeper: &mut Keeper, swap: &Path) -> Result<Value, String> {
 ///
 /// # Errors
 /// One line: why it was not emptied.
-pub fn by_farpage(program: &Path, tree: u32, side: Side) -> Result<Value, String> {
+pub fn by_farpage(program: &Path, tree: u32, side: Side, backing: Backing) -> Result<Value, String> {
     let mut words = vec![
         program.display().to_string(),
         "swapoff".to_owned(),
@@ -40,7 +46,7 @@ pub fn by_farpage(program: &Path, tree: u32, side: Side) -> Result<Value, String
         words.push(format!("--order={order}"));
         words.push(format!("--window={window}"));
     }
-    words.extend([AREA.to_owned(), tree.to_string()]);
+    words.extend([area(backing).to_owned(), tree.to_string()]);
     let start = Instant::now();
     // It is ended with the tree, if that has to be.
     let got = program::command(&words)

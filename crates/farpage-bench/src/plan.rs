@@ -418,10 +418,6 @@ fn backings(workload: Workload, able: &Abilities, notes: &mut Vec<String>) -> Ve
     let mut found = vec![(Backing::File, Against::KernelFile)];
     let left_out = match workload {
         Workload::Solve => Some("solve: left out for compressed RAM, since random floats do not compress"),
-        Workload::Swapoff => Some(
-            "swapoff: left out for compressed RAM, which farpage can't take away from a running tree; a file in RAM, not \
-             compressed, stands beside the kernel's zram",
-        ),
         Workload::Redis => Some(
             "redis: left out for compressed RAM: values replaced while the child saves are more than the limit of both has \
              room for, and farpage has no other tier there",
@@ -432,7 +428,7 @@ fn backings(workload: Workload, able: &Abilities, notes: &mut Vec<String>) -> Ve
         Some(why) => notes.push(why.to_owned()),
         None => found.push((Backing::Compressed, Against::KernelZram)),
     }
-    if matches!(workload, Workload::Swapoff | Workload::Huge) {
+    if workload == Workload::Huge {
         found.extend(in_memory(workload, able, notes).map(|backing| (backing, Against::KernelZram)));
     }
     found

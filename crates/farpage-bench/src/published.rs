@@ -274,7 +274,7 @@ mod tests {
                 .expect("T2")
                 .contains("system time 2 to 11 % less")
         );
-        assert!(beside(Workload::Swapoff, Backing::Memory).is_none());
+        assert!(beside(Workload::Swapoff, Backing::Compressed).is_none());
         assert!(
             beside(Workload::Seq, Backing::File)
                 .expect("P2")

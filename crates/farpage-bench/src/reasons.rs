@@ -107,12 +107,6 @@ const REASONS: &[Reason] = &[
         "the start of the command",
     ),
     reason(
-        ["swapoff", "memory"],
-        &[],
-        "the area's file on a tmpfs is given back, 0.2 s for a GiB, and each page has to be moved, where the kernel unpacks zram's in place",
-        "the file given back while it is emptied",
-    ),
-    reason(
         ["huge", "compressed"],
         &[],
         "on the way out it takes more than twice the kernel's CPU time, nearly all of it in LZ4, page by page",

@@ -4,7 +4,7 @@
 //! Every side but `in RAM` has the same hard limit, by a cgroup, on all that the program and its swap need in RAM:
 //!
 //! * swap file: the limit is the RAM asked for. The kernel swaps to a file of its own; farpage has `--swap DIRECTORY`
-//!   alone, on the same disk. Its budget is the limit less 3 MiB and a 128th: page tables, the library and the code of
+//!   alone, on the same disk, or where the file is emptied one with a name, which stays as the kernel's does. Its budget is the limit less 3 MiB and a 128th: page tables, the library and the code of
 //!   the program count against the limit and not against the budget, and what goes beyond the limit is killed. For `build` and
 //!   `redis` it is a tenth less: each process has such, and the files they read and write count too.
 //! * compressed RAM: the kernel does not count zram's memory to the cgroup, farpage counts its compressed pages to the
@@ -14,6 +14,7 @@
 //!   cgroup's limit is greater by what the file takes, which is no room for anything else: the budget holds.
 
 use std::fs;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
@@ -141,7 +142,8 @@ impl Runner<'_> {
             }
         };
         let stats = self.keeper.temporary()?;
-        let mut words = self.farpage_words(of, side, limit, &stats);
+        let swap = self.swap_words(of, limit)?;
+        let mut words = self.farpage_words(of, side, limit, &swap, &stats);
         if self.cgroups {
             place.cgroup = Some(self.keeper.cgroup(limit + tmpfs_bytes(of), false)?);
         }
@@ -155,24 +157,43 @@ impl Runner<'_> {
         Ok((place, words))
     }
 
+    /// What stands behind `--swap=`.
+    fn swap_words(&mut self, of: &Comparison, limit: u64) -> Result<String, String> {
+        let directory = self.config.directory.display();
+        Ok(match of.backing {
+            // What has a size is allocated as a whole: that takes time, and these may be as large as the disk.
+            Backing::File if matches!(of.workload, Workload::Startup | Workload::Faults) => {
+                directory.to_string()
+            }
+            // A file with a name stays, as the kernel's does: its end is no part of the work.
+            Backing::File if of.workload == Workload::Swapoff => {
+                let path = self.keeper.directory(&self.config.directory)?.join("swap");
+                allocate(&path, swap_bytes(of)).map_err(|error| format!("{}: {error}", path.display()))?;
+                path.display().to_string()
+            }
+            Backing::File => format!("{directory}:{}", swap_bytes(of)),
+            Backing::Memory => format!("{MEMORY_DIRECTORY}:{}", of.data_bytes),
+            // The engine takes less where this is more than it can do.
+            Backing::Compressed => format!("compressed:{limit}"),
+        })
+    }
+
     /// `farpage run` up to its `--`.
-    fn farpage_words(&self, of: &Comparison, side: Side, limit: u64, stats: &Path) -> Vec<String> {
+    fn farpage_words(
+        &self,
+        of: &Comparison,
+        side: Side,
+        limit: u64,
+        swap: &str,
+        stats: &Path,
+    ) -> Vec<String> {
         let mut words = vec![
             self.config.program.display().to_string(),
             "run".to_owned(),
             "-q".to_owned(),
             format!("--ram={}", budget(of.workload, limit)),
+            format!("--swap={swap}"),
         ];
-        words.push(match of.backing {
-            // What has a size is allocated as a whole: that takes time, and these may be as large as the disk.
-            Backing::File if matches!(of.workload, Workload::Startup | Workload::Faults) => {
-                format!("--swap={}", self.config.directory.display())
-            }
-            Backing::File => format!("--swap={}:{}", self.config.directory.display(), swap_bytes(of)),
-            Backing::Memory => format!("--swap={MEMORY_DIRECTORY}:{}", of.data_bytes),
-            // The engine takes less where this is more than it can do.
-            Backing::Compressed => format!("--swap=compressed:{limit}"),
-        });
         if of.workload != Workload::Startup {
             words.push(format!("--stats-json={}", stats.display()));
         }
@@ -245,7 +266,7 @@ impl Runner<'_> {
         if meets && program.meets() {
             emptied = Some(match &place.swap {
                 Some(swap) => emptying::by_kernel(self.keeper, swap),
-                None => emptying::by_farpage(&self.config.program, program.id(), side),
+                None => emptying::by_farpage(&self.config.program, program.id(), side, of.backing),
             });
             program.go_on();
         }
@@ -289,6 +310,17 @@ pub fn compressed_bytes(ram_bytes: u64, data_bytes: u64, incompressible: bool) -
         COMPRESSED_PART.0
     };
     (data_bytes.saturating_sub(ram_bytes) as f64 * part) as u64
+}
+
+/// A new file of that many bytes, all of them on the disk.
+fn allocate(path: &Path, bytes: u64) -> io::Result<()> {
+    let file = fs::File::create_new(path)?;
+    Ok(rustix::fs::fallocate(
+        &file,
+        rustix::fs::FallocateFlags::empty(),
+        0,
+        bytes,
+    )?)
 }
 
 /// Of a swap file or device, on either side. farpage's file in RAM is as large as the data, and no larger: it is allocated as a

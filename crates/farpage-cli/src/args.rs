@@ -56,6 +56,7 @@ const SWAPOFF_EXAMPLES: &str = "\
 Examples:
   farpage swapoff /var/tmp            empty and close that area of the one running tree
   farpage swapoff 1 4711              the first file of tree 4711, by its number
+  farpage swapoff compressed          the compressed tier: from now on nothing is compressed
   farpage swapoff 1 --json            what was done, and the windows that were read, as JSON
   farpage swapoff 1 --order vma --window counted      as the kernel does it, for comparison
 
@@ -69,6 +70,7 @@ const SWAPON_EXAMPLES: &str = "\
 Examples:
   farpage swapon /mnt/ssd:64G         a new unlinked file there, for the one running tree
   farpage swapon /dev/sdb,pri=5 4711  a block device, for tree 4711, before areas of lower priority
+  farpage swapon compressed           the compressed tier that was taken away, as it was
 
 Without pri=N it is filled when those before it are full. It is checked as `farpage run --swap` checks it. At most 8 files and devices
 at a time, of at most 256G each.
@@ -239,7 +241,7 @@ pub struct SwapoffArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// The area: its path as it was given, or its number (1 is the first file or device)
+    /// The area: its path as it was given, its number (1 is the first file or device), or `compressed`
     pub area: String,
 
     /// The tree; may be left out when one runs
@@ -249,7 +251,7 @@ pub struct SwapoffArgs {
 #[derive(Debug, Args)]
 #[command(after_help = SWAPON_EXAMPLES)]
 pub struct SwaponArgs {
-    /// PATH[:SIZE][,pri=N]: a directory (an unlinked file is made there), a file or a block device
+    /// PATH[:SIZE][,pri=N]: a directory (an unlinked file is made there), a file or a block device; or `compressed`
     #[arg(value_parser = OsStringValueParser::new().try_map(parse_swap), value_name = "SPEC")]
     pub spec: AreaSpec,
 

@@ -11,7 +11,7 @@ const SCHEMA: &str = "farpage.check.1";
 
 /// 0 if all is well, 1 if there is a problem.
 pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
-    let pid = stat::choose(args.pid, &snapshot::running_trees())?;
+    let pid = stat::choose(args.pid, snapshot::running_trees)?;
     let report = check::check(pid).map_err(|why| Failure::new(1, why))?;
     let text = if args.json {
         as_json(pid, &report)

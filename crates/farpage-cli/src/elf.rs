@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fmt};
 
 use object::read::elf::ElfFile64;
-use object::{Endianness, Object as _, ObjectSection as _, ReadCache};
+use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, ReadCache};
 
 use crate::probe;
 
@@ -272,8 +272,19 @@ fn sanitizer(file: &File) -> Option<&'static str> {
     let cache = ReadCache::new(file);
     let elf = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
     let names = elf.section_by_name(".dynstr")?.data().ok()?;
-    let carries = |&&(entry, _): &&(&[u8], _)| names.windows(entry.len()).any(|name| name == entry);
-    ENTRIES.iter().find(carries).map(|&(_, sanitizer)| sanitizer)
+    let (_, sanitizer) = ENTRIES
+        .iter()
+        .find(|(entry, _)| names.windows(entry.len()).any(|name| name == *entry))?;
+    // A library may ask whether there is one, by a weak symbol.
+    let is_entry = |name: &[u8]| {
+        ENTRIES
+            .iter()
+            .any(|(entry, _)| &entry[1..entry.len() - 1] == name)
+    };
+    let calls = elf
+        .dynamic_symbols()
+        .any(|symbol| !symbol.is_weak() && symbol.name_bytes().is_ok_and(is_entry));
+    calls.then_some(*sanitizer)
 }
 
 fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {

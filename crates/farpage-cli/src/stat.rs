@@ -95,9 +95,8 @@ struct Plan {
 
 /// Shows a tree; ends with the tree, after the count, or when the reader has gone.
 pub fn stat(args: &StatArgs) -> Result<u8, Failure> {
-    let trees = snapshot::running_trees();
-    let plan = plan(&args.values, |pid| tree_of(pid, &trees).is_some())?;
-    let supervisor_pid = choose(plan.pid, &trees)?;
+    let plan = plan(&args.values, |pid| tree_of(pid).is_some())?;
+    let supervisor_pid = choose(plan.pid, snapshot::running_trees)?;
     let tree = snapshot::attach(supervisor_pid).map_err(|why| Failure::new(1, why))?;
     show(&tree, &plan, args.json);
     Ok(0)
@@ -172,26 +171,29 @@ fn no_tree(pid: f64) -> Failure {
 }
 
 /// The supervisor's pid of the tree that process belongs to.
-fn tree_of(pid: i32, trees: &[i32]) -> Option<i32> {
-    if trees.contains(&pid) {
-        return Some(pid);
-    }
-    let has_it = |tree: &i32| {
-        let sample = snapshot::attach(*tree).ok().and_then(|tree| tree.snapshot());
-        sample.is_some_and(|sample| sample.processes.iter().any(|process| process.pid == pid))
-    };
-    trees.iter().copied().find(has_it)
+fn tree_of(pid: i32) -> Option<i32> {
+    snapshot::supervisor_of(pid).or_else(|| {
+        // A process may hide what it has open.
+        let has_it = |tree: &i32| {
+            let sample = snapshot::attach(*tree).ok().and_then(|tree| tree.snapshot());
+            sample.is_some_and(|sample| sample.processes.iter().any(|process| process.pid == pid))
+        };
+        snapshot::running_trees().into_iter().find(has_it)
+    })
 }
 
-pub fn choose(pid: Option<i32>, trees: &[i32]) -> Result<i32, Failure> {
-    match (pid, trees) {
-        (Some(pid), _) => tree_of(pid, trees).ok_or_else(|| no_tree(f64::from(pid))),
-        (None, [only]) => Ok(*only),
-        (None, []) => Err(Failure::new(
+/// The supervisor's pid of the tree that is meant; `trees` tells which there are.
+pub fn choose(pid: Option<i32>, trees: impl FnOnce() -> Vec<i32>) -> Result<i32, Failure> {
+    if let Some(pid) = pid {
+        return tree_of(pid).ok_or_else(|| no_tree(f64::from(pid)));
+    }
+    match trees()[..] {
+        [only] => Ok(only),
+        [] => Err(Failure::new(
             1,
             "no tree of yours is running; start one with farpage run",
         )),
-        (None, many) => {
+        ref many => {
             let pids: Vec<_> = many.iter().map(i32::to_string).collect();
             Err(Failure::new(
                 1,
@@ -232,10 +234,19 @@ mod tests {
 
     #[test]
     fn one_tree_is_chosen_and_several_are_listed() {
-        assert_eq!(choose(None, &[5]).expect("the only one"), 5);
-        assert_eq!(choose(Some(6), &[5, 6]).expect("the named one"), 6);
-        assert!(choose(None, &[]).expect_err("none").text.contains("farpage run"));
-        assert!(choose(None, &[5, 6]).expect_err("two").text.ends_with("5 6"));
+        assert_eq!(choose(None, || vec![5]).expect("the only one"), 5);
+        assert!(
+            choose(None, Vec::new)
+                .expect_err("none")
+                .text
+                .contains("farpage run")
+        );
+        assert!(
+            choose(None, || vec![5, 6])
+                .expect_err("two")
+                .text
+                .ends_with("5 6")
+        );
     }
 
     #[test]

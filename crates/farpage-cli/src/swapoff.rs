@@ -18,7 +18,7 @@ use crate::{Failure, print, probe, say, stat};
 
 const SCHEMA: &str = "farpage.swapoff.1";
 /// Time between two looks, and between two states of the progress bar.
-const LOOK: Duration = Duration::from_millis(2);
+const LOOK: Duration = Duration::from_millis(1);
 const DRAW: Duration = Duration::from_millis(100);
 const BAR: usize = 30;
 /// Bytes of an area's name that the pool keeps.
@@ -28,7 +28,7 @@ const NAME_MAX: usize = 119;
 pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     let (tree, pool) = tree(args.pid)?;
     let areas = control::areas_of(&pool);
-    let area = chosen(&args.area, &areas).map_err(failed)?;
+    let area = chosen(&args.area, &areas, control::has_compressed(&pool)).map_err(failed)?;
     let window = window(args)?;
     let before = Figures::of(&pool);
     let start = Instant::now();
@@ -46,7 +46,7 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     let name = areas
         .iter()
         .find(|(index, _)| *index == area)
-        .map_or("", |(_, name)| name);
+        .map_or("compressed", |(_, name)| name);
     if args.json {
         let _ = print(&as_json(args, tree, name, elapsed, &done).to_string());
     } else {
@@ -62,12 +62,11 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
 
 /// Adds an area: 0, or 1 and nothing has changed.
 pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
-    let AreaSpec::Path(spec) = &args.spec else {
-        return Err(failed(
-            "compressed: the compressed tier is part of a tree from its start or not at all; give it to farpage run --swap",
-        ));
-    };
     let (_, pool) = tree(args.pid)?;
+    let spec = match &args.spec {
+        AreaSpec::Compressed { limit } => return compress_again(pool, *limit),
+        AreaSpec::Path(spec) => spec,
+    };
     // The supervisor has another current directory.
     let path =
         path::absolute(&spec.path).map_err(|error| failed(format!("{}: {error}", spec.path.display())))?;
@@ -89,12 +88,29 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// The compressed tier comes back as it was.
+fn compress_again(pool: Pool, size: Option<u64>) -> Result<u8, Failure> {
+    let why = match (control::has_compressed(&pool), size) {
+        (None, _) => {
+            "the compressed tier is part of a tree from its start or not at all; give it to farpage run --swap"
+        }
+        (Some(true), _) => "in use already",
+        (Some(false), Some(_)) => "it comes back with the size that it had; give none",
+        (Some(false), None) => {
+            carry_out(pool, &Request::SwaponCompressed)?;
+            say("compressed: in use again");
+            return Ok(0);
+        }
+    };
+    Err(failed(format!("compressed: {why}")))
+}
+
 fn failed(text: impl Into<String>) -> Failure {
     Failure::new(1, text)
 }
 
 fn tree(pid: Option<i32>) -> Result<(i32, Pool), Failure> {
-    let pid = stat::choose(pid, &snapshot::running_trees())?;
+    let pid = stat::choose(pid, snapshot::running_trees)?;
     match snapshot::open_pool(pid) {
         Some((_, pool)) => Ok((pid, pool)),
         None => Err(failed(format!(
@@ -118,7 +134,7 @@ fn window(args: &SwapoffArgs) -> Result<WindowArg, Failure> {
 }
 
 /// The index of the area that is meant, by number or by path.
-fn chosen(word: &str, areas: &[(usize, String)]) -> Result<usize, String> {
+fn chosen(word: &str, areas: &[(usize, String)], has_compressed: Option<bool>) -> Result<usize, String> {
     let listed = || {
         let lines: Vec<_> = areas
             .iter()
@@ -130,10 +146,16 @@ fn chosen(word: &str, areas: &[(usize, String)]) -> Result<usize, String> {
         }
     };
     if word == "compressed" || word == "0" {
-        return Err(format!(
-            "{word}: the compressed tier stays as long as the tree; name a file or device: {}",
-            listed()
-        ));
+        return match has_compressed {
+            Some(true) => Ok(control::COMPRESSED),
+            Some(false) => Err(format!(
+                "{word}: the compressed tier has been taken away already; farpage swapon compressed brings it back"
+            )),
+            None => Err(format!(
+                "{word}: the tree has no compressed tier; name a file or device: {}",
+                listed()
+            )),
+        };
     }
     if let Ok(number) = word.parse::<usize>() {
         let found = areas.iter().find(|(index, _)| index + 1 == number);
@@ -293,20 +315,26 @@ mod tests {
 
     #[test]
     fn an_area_is_named_by_number_or_path() {
-        let chosen = |word| chosen(word, &areas());
+        let chosen = |word| chosen(word, &areas(), None);
         assert_eq!((chosen("1"), chosen("/a"), chosen("disk")), (Ok(0), Ok(0), Ok(4)));
         assert_eq!(chosen("3"), Ok(2));
         for (word, why) in [
             ("2", "no area has the number 2"),
             ("/b", "several areas"),
             ("/c", "no area of this name; there are: 1 /a, 3 /b, 4 /b, 5 disk"),
-            ("compressed", "stays"),
+            ("compressed", "no compressed tier"),
         ] {
             let text = chosen(word).unwrap_err();
             assert!(text.contains(why) && !text.contains('\n'), "{text}");
         }
         let long = "/".repeat(NAME_MAX);
-        assert_eq!(super::chosen(&(long.clone() + "rest"), &[(5, long)]), Ok(5));
+        assert_eq!(super::chosen(&(long.clone() + "rest"), &[(5, long)], None), Ok(5));
+        assert_eq!(
+            super::chosen("compressed", &areas(), Some(true)),
+            Ok(control::COMPRESSED)
+        );
+        let gone = super::chosen("0", &areas(), Some(false)).unwrap_err();
+        assert!(gone.contains("swapon compressed"), "{gone}");
     }
 
     fn parsed(words: &[&str]) -> Option<SwapoffArgs> {

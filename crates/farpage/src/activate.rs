@@ -16,7 +16,6 @@ use crate::advice;
 use crate::births;
 use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
-use crate::numbers;
 use crate::pool::{MANAGED_PAGES, flag};
 use crate::proc_dirs::{self, has_io_uring};
 use crate::reclaim;
@@ -96,7 +95,6 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     signals::take().map_err(|e| ("mapping the system call stub", e))?;
     mm.prepare_active().map_err(|e| ("mapping page states", e))?;
     kill_point!("activate-marked");
-    numbers::open(mm);
     tier_files::follow(mm).map_err(|e| ("opening a swap file of the tree", e))?;
     open_userfaultfd(mm).map_err(|e| ("userfaultfd", e))?;
     signals::strip_masks();

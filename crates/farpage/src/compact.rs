@@ -54,15 +54,29 @@ fn gather_all(pool: &Pool, zpool: &Zpool<'_>, surplus: impl Fn(usize) -> usize) 
     }
 }
 
+/// Gives the memory of zpages back that hold nothing and were kept for the next objects.
+pub fn give_back_empty(pool: &Pool) {
+    let zpool = pool.zpool();
+    for zpage in 0..zpool.zpages() {
+        if matches!(zpool.active(zpage), Some((_, 0))) {
+            give_back(pool, &zpool, zpage);
+        }
+    }
+}
+
+fn give_back(pool: &Pool, zpool: &Zpool<'_>, zpage: usize) {
+    if zpool.empty(zpage, SUPERVISOR) {
+        kill_point!("compact-emptying");
+        pool.punch_zpages(zpage, 1);
+        zpool.release_zpage(zpage);
+    }
+}
+
 /// Empties the first `surplus` of the zpages into the last.
 fn gather(pool: &Pool, zpool: &Zpool<'_>, zpages: &[Roomy], surplus: usize, left: &mut usize) {
     // Kept for the next objects, by processes that may have ended.
     for &(_, zpage) in zpages.iter().take_while(|(objects, _)| *objects == 0) {
-        if zpool.empty(zpage, SUPERVISOR) {
-            kill_point!("compact-emptying");
-            pool.punch_zpages(zpage, 1);
-            zpool.release_zpage(zpage);
-        }
+        give_back(pool, zpool, zpage);
     }
     let surplus = surplus.min(zpages.len());
     let (from, to) = zpages.split_at(surplus);

@@ -4,25 +4,30 @@
 //! step between its other duties, and answers there. One request at a time. A command that stops counting up its `beat` is gone,
 //! and its request is given up: an area that was being emptied takes pages again.
 //!
+//! The compressed tier is taken away like an area, but for the file; it comes back at once, as it was.
+//!
 //! Taking an area away: 1. is there room for its pages elsewhere? 2. no slot of it is handed out any more; 3. every process
 //! empties it of its own pages (`swapoff`); 4. when no slot is taken the tree forgets the file; 5. the processes
 //! drop their descriptors (`tier_files`), the supervisor its own. Adding one: 1. open the file as `farpage run` does; 2. the processes
 //! fetch a descriptor each; 3. when all have it, slots are handed out.
 
-use core::cell::Cell;
+mod client;
+
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 
 use farpage_core::devices;
 use farpage_core::readahead::hits::WindowCounts;
 use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::areas::{self, OpenArea};
-use crate::pool::{Area, MAX_AREAS, Pool};
+use crate::pool::{Area, Header, MAX_AREAS, Pool};
 use crate::supervisor::PathSpec;
 use crate::tier_files::{self, Followed};
-use crate::{check, ledger, sys, thread};
+use crate::{check, compact, sys, thread};
+
+pub use client::{Client, Progress};
 
 /// A command is gone when it has not beaten for so long, in nanoseconds.
 const BEAT_MAX_NS: u64 = 5_000_000_000;
@@ -34,8 +39,6 @@ const LOOK_NS: u64 = 300_000_000;
 /// How long processes may take to open the file of a new area, and to close that of one taken away.
 const FOLLOW_NS: u64 = 5_000_000_000;
 const CLOSE_NS: u64 = 1_000_000_000;
-/// A supervisor that is gone for so long does not come back.
-const GONE_NS: u64 = 500_000_000;
 /// Longest path, and longest answer, in bytes.
 pub const TEXT_MAX: usize = 4096;
 
@@ -50,6 +53,10 @@ mod phase {
 
 const SWAPOFF: u32 = 1;
 const SWAPON: u32 = 2;
+const SWAPON_COMPRESSED: u32 = 3;
+
+/// Stands for the compressed tier where the index of an area is asked for.
+pub const COMPRESSED: usize = MAX_AREAS;
 
 /// The part of the pool's header in which commands and the supervisor meet, and processes find what they are to empty.
 #[repr(C)]
@@ -57,6 +64,8 @@ pub struct Control {
     /// The command that has the floor, by its pid; 0: none.
     client: AtomicI32,
     beat: AtomicU32,
+    /// The supervisor's bell: a descriptor of its, 0 if there is none.
+    pub bell: AtomicU32,
     phase: AtomicU32,
     request: AtomicU32,
     cancel: AtomicU32,
@@ -68,6 +77,9 @@ pub struct Control {
     priority: AtomicU32,
     /// Slots to be emptied at the start.
     total: AtomicU64,
+    /// 1: nothing is to be compressed, the tier leaves or has left; and its limit before, in zpages.
+    pub tier_shut: AtomicU32,
+    tier_limit: AtomicU64,
     /// What processes are to empty: area + 1, and a number that differs from the last one's above; 0: nothing.
     pub job: AtomicU32,
     /// How: `swapoff::Order` as a number, and the size of windows.
@@ -117,8 +129,53 @@ impl Control {
 /// What a command may ask for.
 #[derive(Clone, Debug)]
 pub enum Request {
-    Swapoff { area: usize, order: u32, window: u32 },
+    /// `area` may be [`COMPRESSED`].
+    Swapoff {
+        area: usize,
+        order: u32,
+        window: u32,
+    },
     Swapon(PathSpec),
+    /// The compressed tier that was taken away.
+    SwaponCompressed,
+}
+
+/// Whether the tree compresses pages; `None`: it never did.
+#[must_use]
+pub fn has_compressed(pool: &Pool) -> Option<bool> {
+    let is_open = pool.header().control.tier_shut.load(Ordering::Relaxed) == 0;
+    (pool.layout().zpage_count > 0).then_some(is_open)
+}
+
+/// Pages that are in an area still.
+fn left_in(pool: &Pool, area: usize) -> u64 {
+    if area < MAX_AREAS {
+        return pool.slots().count_used(area);
+    }
+    let classes = pool.zpool().tally();
+    classes.iter().map(|class| class.objects as u64).sum()
+}
+
+/// From now on nothing is compressed.
+fn shut_tier(header: &Header) {
+    let control = &header.control;
+    control.tier_shut.store(1, Ordering::SeqCst);
+    let limit = header.zpages_limit.swap(0, Ordering::SeqCst);
+    if limit > 0 {
+        control.tier_limit.store(limit, Ordering::Relaxed);
+    }
+}
+
+/// An area that was being emptied takes pages again.
+fn reopen(pool: &Pool, area: usize) {
+    if area < MAX_AREAS {
+        tier_files::open_to_pages(pool, area);
+        return;
+    }
+    let control = &pool.header().control;
+    control.tier_shut.store(0, Ordering::SeqCst);
+    let limit = control.tier_limit.load(Ordering::Relaxed);
+    pool.header().zpages_limit.store(limit, Ordering::SeqCst);
 }
 
 /// Areas of a tree that pages may be written to: index and name.
@@ -127,144 +184,6 @@ pub fn areas_of(pool: &Pool) -> Vec<(usize, String)> {
     let open = |(_, area): &(usize, &Area)| area.open.load(Ordering::Relaxed) != 0;
     let areas = pool.header().area.iter().enumerate().filter(open);
     areas.map(|(index, area)| (index, area.name())).collect()
-}
-
-/// How far a request is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
-    Running {
-        left: u64,
-        total: u64,
-    },
-    /// Done, with area `area`.
-    Done {
-        area: usize,
-    },
-    Failed(String),
-}
-
-/// A request under way, on the command's side. Dropped before its end it is given up.
-pub struct Client {
-    pool: Pool,
-    /// Since when the supervisor has been gone.
-    gone_ns: Cell<Option<u64>>,
-}
-
-impl Client {
-    /// Puts a request to the tree. The error is one line.
-    pub fn ask(pool: Pool, request: &Request) -> Result<Client, String> {
-        let header = pool.header();
-        if ledger::has_ended(header.supervisor.load(Ordering::Relaxed)) {
-            return Err(
-                "the supervisor of this tree has ended, so its tiers stay as they are; let the tree end"
-                    .into(),
-            );
-        }
-        let control = &header.control;
-        let me = sys::getpid();
-        if let Err(other) = control
-            .client
-            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
-        {
-            return Err(format!(
-                "process {other} is changing the tiers of this tree; try again when it has ended"
-            ));
-        }
-        let client = Client {
-            pool,
-            gone_ns: Cell::new(None),
-        };
-        control.cancel.store(0, Ordering::Relaxed);
-        match request {
-            Request::Swapoff { area, order, window } => {
-                control.area.store(*area as u32, Ordering::Relaxed);
-                control.order.store(*order, Ordering::Relaxed);
-                control.window.store(*window, Ordering::Relaxed);
-                control.request.store(SWAPOFF, Ordering::Relaxed);
-            }
-            Request::Swapon(spec) => {
-                let path = spec.path.as_os_str().as_bytes();
-                if path.len() >= TEXT_MAX {
-                    return Err("the path is too long; name a shorter one".into());
-                }
-                control.write(path);
-                control.size.store(spec.size.unwrap_or(0), Ordering::Relaxed);
-                control
-                    .priority
-                    .store(devices::raised(spec.priority), Ordering::Relaxed);
-                control.request.store(SWAPON, Ordering::Relaxed);
-            }
-        }
-        control.beat.fetch_add(1, Ordering::Relaxed);
-        control.phase.store(phase::ASKED, Ordering::Release);
-        Ok(client)
-    }
-
-    /// Looks at the request; to be called every second or more often, or the supervisor takes the command for dead.
-    #[must_use]
-    pub fn look(&self) -> Progress {
-        let header = self.pool.header();
-        let control = &header.control;
-        control.beat.fetch_add(1, Ordering::Relaxed);
-        let area = control.area.load(Ordering::Relaxed) as usize;
-        match control.phase.load(Ordering::Acquire) {
-            phase::DONE => Progress::Done { area },
-            phase::FAILED => Progress::Failed(String::from_utf8_lossy(&control.read()).into_owned()),
-            phase::IDLE => {
-                Progress::Failed("the supervisor took this command for dead and gave it up".into())
-            }
-            _ if self.supervisor_ended() => {
-                // What is left of its work nobody else would undo.
-                if control.request.load(Ordering::Relaxed) == SWAPOFF {
-                    control.set_job(0);
-                    tier_files::open_to_pages(&self.pool, area.min(MAX_AREAS - 1));
-                }
-                Progress::Failed(
-                    "the supervisor of the tree has ended meanwhile; the area stays in use".into(),
-                )
-            }
-            _ => Progress::Running {
-                left: self.pool.slots().count_used(area.min(MAX_AREAS - 1)),
-                total: control.total.load(Ordering::Relaxed),
-            },
-        }
-    }
-
-    /// Whether the supervisor has been gone for a while. For a moment it may be: when the command has ended and left children,
-    /// another process keeps the books on.
-    fn supervisor_ended(&self) -> bool {
-        let pid = self.pool.header().supervisor.load(Ordering::Relaxed);
-        let now = sys::now_ns();
-        if ledger::has_ended(pid) {
-            let since = self.gone_ns.get().unwrap_or(now);
-            self.gone_ns.set(Some(since));
-            now.saturating_sub(since) > GONE_NS
-        } else {
-            self.gone_ns.set(None);
-            false
-        }
-    }
-
-    /// Asks for the request to be given up; [`Self::look`] tells when it is.
-    pub fn cancel(&self) {
-        self.pool.header().control.cancel.store(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let control = &self.pool.header().control;
-        let mine = sys::getpid();
-        if control.client.load(Ordering::Relaxed) != mine {
-            return;
-        }
-        self.cancel();
-        let now = control.phase.load(Ordering::Acquire);
-        if matches!(now, phase::IDLE | phase::DONE | phase::FAILED) {
-            control.phase.store(phase::IDLE, Ordering::Relaxed);
-            control.client.store(0, Ordering::Release);
-        }
-    }
 }
 
 /// What the supervisor is about.
@@ -359,7 +278,12 @@ impl Server {
                 control.phase.store(phase::RUNNING, Ordering::Relaxed);
                 let begun = match control.request.load(Ordering::Relaxed) {
                     SWAPOFF => self.begin_swapoff(now),
-                    _ => self.begin_swapon(now),
+                    SWAPON => self.begin_swapon(now),
+                    _ => {
+                        reopen(&self.pool, COMPRESSED);
+                        self.answer(phase::DONE);
+                        Ok(())
+                    }
                 };
                 if let Err(why) = begun {
                     self.fail(&why);
@@ -397,16 +321,32 @@ impl Server {
         &self.pool.header().area[index]
     }
 
+    /// How messages call an area.
+    fn name(&self, index: usize) -> String {
+        match index {
+            COMPRESSED => "compressed".to_owned(),
+            index => self.area(index).name(),
+        }
+    }
+
     fn begin_swapoff(&mut self, now: u64) -> Result<(), String> {
         let header = self.pool.header();
         let control = &header.control;
         let index = control.area.load(Ordering::Relaxed) as usize;
         let is_open = |index: &usize| self.area(*index).open.load(Ordering::Relaxed) != 0;
-        if index >= MAX_AREAS || !is_open(&index) {
+        let is_there = match index {
+            COMPRESSED => has_compressed(&self.pool) == Some(true),
+            index => index < MAX_AREAS && is_open(&index),
+        };
+        if !is_there {
             return Err("there is no such area any more; farpage stat --json lists them".into());
         }
-        let pages = self.area(index).used.load(Ordering::Relaxed).max(0);
-        let in_ram = (-header.excess(thread::headroom_of(header))).max(0);
+        // What is compressed takes RAM as it is.
+        let (pages, packed) = match index {
+            COMPRESSED => (left_in(&self.pool, index) as i64, header.zpool_pages()),
+            index => (self.area(index).used.load(Ordering::Relaxed).max(0), 0),
+        };
+        let in_ram = (packed - header.excess(thread::headroom_of(header))).max(0);
         let free =
             |area: &Area| area.blocks.load(Ordering::Relaxed) as i64 - area.used.load(Ordering::Relaxed);
         let others = (0..MAX_AREAS).filter(|other| *other != index).filter(is_open);
@@ -416,15 +356,18 @@ impl Server {
             return Err(format!(
                 "{}: the {} in it do not fit elsewhere: {} of the budget and {} of other areas are free, {} too little; add \
                  one with farpage swapon first",
-                self.area(index).name(),
+                self.name(index),
                 bytes(pages),
                 bytes(in_ram),
                 bytes(elsewhere),
                 bytes(pages - in_ram - elsewhere)
             ));
         }
-        tier_files::close_to_pages(&self.pool, index);
-        let left = self.pool.slots().count_used(index);
+        match index {
+            COMPRESSED => shut_tier(header),
+            index => tier_files::close_to_pages(&self.pool, index),
+        }
+        let left = left_in(&self.pool, index);
         control.total.store(left, Ordering::Relaxed);
         self.work = Work::Emptying {
             index,
@@ -455,12 +398,11 @@ impl Server {
             return;
         };
         let (index, control) = (*index, &self.pool.header().control);
-        let slots = self.pool.slots();
-        let used = slots.count_used(index);
+        let used = left_in(&self.pool, index);
         if used < *left {
             (*left, *since_ns, *looks, *look_ns) = (used, now, 0, now + LOOK_NS);
         }
-        if used > 0 && now >= *look_ns {
+        if used > 0 && now >= *look_ns && index != COMPRESSED {
             // A process that died between two steps may have left a reference that no page holds. Counting again gives it up
             // (`recount`) unless a process stands still that could; nobody needs what it refers to. Its slot stays taken
             // until then, without a file.
@@ -468,7 +410,14 @@ impl Server {
             *looks = if lost == Some(used) { *looks + 1 } else { 0 };
             *look_ns = now + LOOK_NS;
         }
-        let is_over = (used == 0 || *looks >= LOOKS) && slots.settled(index) == Some(used);
+        let is_settled = || index == COMPRESSED || self.pool.slots().settled(index) == Some(used);
+        let is_over = (used == 0 || *looks >= LOOKS) && is_settled();
+        if is_over && index == COMPRESSED {
+            control.set_job(0);
+            compact::give_back_empty(&self.pool);
+            self.answer(phase::DONE);
+            return;
+        }
         if is_over {
             control.set_job(0);
             tier_files::forget(&self.pool, index);
@@ -492,8 +441,8 @@ impl Server {
     /// The area takes pages again.
     fn give_up(&mut self, index: usize, why: &str) {
         self.pool.header().control.set_job(0);
-        tier_files::open_to_pages(&self.pool, index);
-        let name = self.area(index).name();
+        reopen(&self.pool, index);
+        let name = self.name(index);
         self.fail(&format!("{name}: {why}; it stays in use"));
     }
 

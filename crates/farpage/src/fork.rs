@@ -79,7 +79,15 @@ pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
 fn fork_alone(nr: i64, args: [u64; 6]) -> i64 {
     let mm = mm();
     let _alone = mm.gate.alone();
-    let embryo = entry_state::taken_by(numbers::own());
+    // A borrower in a namespace of its own can't name itself.
+    let taker = if mm.is_lent() {
+        numbers::own()
+    } else {
+        Some(mm.number())
+    };
+    let Some(embryo) = taker.map(entry_state::taken_by) else {
+        return -(libc::EAGAIN as i64);
+    };
     let Some(index) = take_entry(mm.pool(), embryo) else {
         return -(libc::EAGAIN as i64);
     };
@@ -103,14 +111,18 @@ fn fork_alone(nr: i64, args: [u64; 6]) -> i64 {
         residency::LOCKED.hold(),
         huge_advice::hold(),
     );
+    let proc = numbers::open_for_child(mm, args[0]);
     // The child runs on a copy of this very stack, whatever stack was asked for (see on_dispatch).
     // SAFETY: a clone without CLONE_VM; the pointers are libc's own.
     let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
     drop(locks);
+    if pid != 0 && proc >= 0 {
+        sys::close(proc);
+    }
     match pid {
-        0 if !numbers::note_birth(mm) => sys::die(&[
-            "farpage: a managed program forked into a pid namespace of its own (unshare, CLONE_NEWPID) and had no /proc ",
-            "when its memory became managed; the child was stopped; mount /proc where the program runs",
+        0 if !numbers::note_birth(mm, proc) => sys::die(&[
+            "farpage: a managed program forked into a pid namespace of its own (unshare, CLONE_NEWPID) and has no /proc; ",
+            "the child was stopped; mount /proc where the program runs",
         ]),
         0 => match become_child(mm, index, child, embryo) {
             Ok(()) => 0,
@@ -229,7 +241,7 @@ fn inherited(state: PageState) -> PageState {
 fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result<(), Errno> {
     kill_point!("fork-born");
     // In its own name from here on: while the child lives nobody gives its entry up, whatever becomes of the parent.
-    let number = numbers::own();
+    let number = numbers::own().ok_or(Errno(libc::ESRCH))?;
     let own = entry_state::taken_by(number);
     let named = child
         .state
@@ -249,7 +261,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     kill_point!("fork-registered");
     cow::after_clone(mm);
     tier_files::inherit(mm);
-    mm.be_own();
+    mm.be_own(number);
     child.pid.store(number, Ordering::Relaxed);
     child.state.store(entry_state::LIVE, Ordering::Release);
     kill_point!("fork-alive");

@@ -47,6 +47,9 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     };
     // Numbers of another namespace mean other processes in this table: what does not count in the supervisor's stays unmanaged.
     if pool.header().pid_namespace.load(Ordering::Relaxed) != sys::pid_namespace() {
+        // The supervisor finds by that that the image before is gone (`ledger::left_by_exec`).
+        // SAFETY: nothing of it is used any more.
+        unsafe { pool.detach() };
         return;
     }
     #[cfg(feature = "kill-points")]
@@ -142,8 +145,11 @@ pub fn rejoin_after_dormant_fork() {
     if mode_now == mode::ACTIVE || mm.entry_opt().is_none() {
         return;
     }
-    // In a pid namespace of its own it is unmanaged, as in `join`.
-    if mode_now == mode::OFF || sys::getppid() == 0 {
+    // In a pid namespace of its own it is unmanaged, as in `join`. (The parent may have borrowed the memory, or have ended.)
+    let tree = mm.header().pid_namespace.load(Ordering::Relaxed);
+    let parent = sys::getppid();
+    let is_apart = parent == 0 || (parent != mm.number() && sys::pid_namespace() != tree);
+    if mode_now == mode::OFF || is_apart {
         mm.mode.store(mode::OFF, Ordering::Release);
         mm.index.store(MAX_PROCESSES as u32, Ordering::Relaxed);
         return;
@@ -157,7 +163,7 @@ pub fn rejoin_after_dormant_fork() {
     let pool = mm.pool();
     let index = own_entry(pool, mm.fd(fd::POOL)).unwrap_or(MAX_PROCESSES);
     mm.index.store(index as u32, Ordering::Relaxed);
-    mm.be_own();
+    mm.be_own(sys::getpid());
 }
 
 /// In a child forked while dormant: another thread of the parent may have been changing the books of what is mapped, and held

@@ -401,8 +401,10 @@ impl Ledger {
         if header.excess(0) > 0 {
             header.ask_to_reclaim();
         }
-        let zpages = self.share.zpages(&self.pool, limit, self.objects);
-        header.zpages_limit.store(zpages, Ordering::Relaxed);
+        if header.control.tier_shut.load(Ordering::SeqCst) == 0 {
+            let zpages = self.share.zpages(&self.pool, limit, self.objects);
+            header.zpages_limit.store(zpages, Ordering::SeqCst);
+        }
         let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;
         header.peak.fetch_max(total, Ordering::Relaxed);
         header.metadata_peak.fetch_max(metadata, Ordering::Relaxed);

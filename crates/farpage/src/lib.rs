@@ -11,6 +11,7 @@ pub mod activate;
 pub mod advice;
 pub mod aio;
 pub mod areas;
+mod bell;
 pub mod births;
 mod bits;
 pub mod check;

@@ -24,7 +24,6 @@ use crate::errand::LENT;
 use crate::gate::{Gate, Spin};
 use crate::huge_places::Places;
 use crate::kept::Kept;
-use crate::numbers;
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry, entry_state};
 use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
@@ -57,10 +56,10 @@ pub mod fd {
     pub const AREAS: i32 = 3;
     /// The process's own pagemap, where huge pages are on; the pool elsewhere.
     pub const PAGEMAP: i32 = 11;
-    /// The directory /proc of an active process (`numbers`).
+    /// The directory /proc as the tree knows it, in a process that counts in another pid namespace (`numbers`).
     pub const PROC: i32 = 12;
     /// What an active process opens for itself, and exec closes.
-    pub const OWN: [i32; 3] = [UFFD, PAGEMAP, PROC];
+    pub const OWN: [i32; 2] = [UFFD, PAGEMAP];
     /// The last one always holds the pool (`trap::is_inherited`).
     pub const COUNT: i32 = 14;
 }
@@ -174,7 +173,7 @@ pub fn init(pool: Pool, index: u32) -> Result<(), Errno> {
     // SAFETY: init runs once, in the constructor, before mode leaves OFF; nobody reads the pool yet.
     unsafe { (*MM.pool.get()).write(pool) };
     MM.index.store(index, Ordering::Release);
-    MM.be_own();
+    MM.be_own(sys::getpid());
     *MM.maps.lock() = Some(RangeMap::new(entries));
     MM.mode.store(mode::DORMANT, Ordering::Release);
     Ok(())
@@ -216,14 +215,20 @@ impl Mm {
         LENT.load(Ordering::Relaxed) != 0 && self.own_pid.load(Ordering::Relaxed) != sys::getpid()
     }
 
-    /// From now on this memory is the caller's: at its start, and after fork.
-    pub fn be_own(&self) {
+    /// The number in the tree of the process whose memory this is.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.own_number.load(Ordering::Relaxed)
+    }
+
+    /// From now on this memory is the caller's, who has this number in the tree: at its start, and after fork.
+    pub fn be_own(&self, number: i32) {
         self.own_pid.store(sys::getpid(), Ordering::Relaxed);
-        self.own_number.store(numbers::own(), Ordering::Relaxed);
+        self.own_number.store(number, Ordering::Relaxed);
     }
 
     fn is_its(&self, entry: &ProcEntry) -> bool {
-        entry.pid.load(Ordering::Relaxed) == self.own_number.load(Ordering::Relaxed)
+        entry.pid.load(Ordering::Relaxed) == self.number()
     }
 
     /// Whether the page states are still this memory's: the process whose entry it is lives. A child that borrows the memory

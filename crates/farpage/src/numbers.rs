@@ -1,14 +1,15 @@
 //! The number that a process has in the tree: as the pid namespace of the supervisor counts. The process table and everybody who
 //! reads it go by that.
 //!
-//! A process that forked into a pid namespace of its own, and whoever descends from it without an exec, counts otherwise. Such a one
-//! asks /proc, by a directory that was opened when the memory it inherits became managed: whatever is mounted at /proc by now, what
-//! is reached through that directory is told as the tree counts.
+//! A process that was forked into a pid namespace of its own, and whoever descends from it without an exec, counts otherwise. Such a
+//! one asks /proc, by a directory that its parent opened for it: whatever is mounted at /proc by now, what is reached through that
+//! directory is told as the tree counts. Nobody else has it: one that has changed its root could leave that by it.
 //!
 //! # Safety
 //! Calls fill buffers on the stack.
 #![allow(unsafe_code)]
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::mm::{Mm, fd, mm};
@@ -17,38 +18,54 @@ use crate::sys::{self, Errno};
 /// This process counts in another pid namespace than the tree.
 static APART: AtomicBool = AtomicBool::new(false);
 
-/// Opens the directory, if it tells what this process, which still counts like the tree, knows about itself.
-pub fn open(mm: &Mm) {
-    let Ok(proc) = sys::open(c"/proc", libc::O_PATH | libc::O_DIRECTORY) else {
-        return;
-    };
-    if own_by(proc) != Some(sys::getpid()) || sys::move_fd(proc, mm.fd(fd::PROC), true).is_err() {
-        sys::close(proc);
-    }
-}
-
-/// In a forked child: notes whether it counts apart. False: then nobody can tell its number.
-pub fn note_birth(mm: &Mm) -> bool {
-    // A parent outside of the namespace has no number there.
-    if sys::getppid() == 0 {
-        APART.store(true, Ordering::Relaxed);
-    }
-    !is_apart() || own_by(mm.fd(fd::PROC)).is_some()
-}
-
 pub fn is_apart() -> bool {
     APART.load(Ordering::Relaxed)
 }
 
-/// The caller's own number in the tree.
-#[must_use]
-pub fn own() -> i32 {
-    if !is_apart() {
-        return sys::getpid();
+/// Before a clone with these flags: the directory that the child will need, -1 if it needs none of its own.
+pub fn open_for_child(mm: &Mm, flags: u64) -> i32 {
+    if is_apart() {
+        return -1;
     }
-    own_by(mm().fd(fd::PROC)).unwrap_or_else(|| {
-        sys::die(&["farpage: a process in a pid namespace of its own lost the descriptor of /proc that its memory needs"])
-    })
+    let tree = mm.header().pid_namespace.load(Ordering::Relaxed);
+    // There is none to be seen before its first process.
+    let next = sys::inode(c"/proc/self/ns/pid_for_children");
+    if flags & libc::CLONE_NEWPID as u64 == 0 && next == tree {
+        return -1;
+    }
+    match sys::open(c"/proc", libc::O_PATH | libc::O_DIRECTORY) {
+        Ok(proc) if counts_alike(proc) => proc,
+        Ok(proc) => {
+            sys::close(proc);
+            -1
+        }
+        Err(_) => -1,
+    }
+}
+
+/// In the forked child: whether its number can be told.
+pub fn note_birth(mm: &Mm, opened: i32) -> bool {
+    // A parent outside of the namespace has no number there.
+    if opened >= 0 || sys::getppid() == 0 {
+        APART.store(true, Ordering::Relaxed);
+    }
+    if opened >= 0 && sys::move_fd(opened, mm.fd(fd::PROC), true).is_err() {
+        return false;
+    }
+    !is_apart() || own_by(mm.fd(fd::PROC)).is_some()
+}
+
+/// The number in the tree of this process, or of the caller that borrows its memory. `None`: it can't be told, as of one that was
+/// made in a namespace of its own to borrow.
+#[must_use]
+pub fn own() -> Option<i32> {
+    if is_apart() {
+        own_by(mm().fd(fd::PROC))
+    } else if mm().is_lent() && sys::getppid() == 0 {
+        None
+    } else {
+        Some(sys::getpid())
+    }
 }
 
 /// The number in the tree of who is `pid` to the caller. ESRCH: there is no such process (any more). Another error: nobody
@@ -59,7 +76,7 @@ pub fn of(pid: i32) -> Result<i32, Errno> {
     }
     // SAFETY: opens a descriptor that is ours alone.
     let process = unsafe { sys::call(libc::SYS_pidfd_open, [pid as u64, 0, 0, 0, 0, 0])? } as i32;
-    let number = behind(mm().fd(fd::PROC), "self/fdinfo/", process);
+    let number = behind(process);
     sys::close(process);
     match number {
         Some(number @ 1..) => Ok(number),
@@ -68,40 +85,69 @@ pub fn of(pid: i32) -> Result<i32, Errno> {
     }
 }
 
+/// The number in the tree of the process behind a pidfd.
+#[must_use]
+pub fn behind(pidfd: i32) -> Option<i32> {
+    let number = sys::Num::new(u64::try_from(pidfd).ok()?, 10);
+    let (directory, path) = if is_apart() {
+        let path = sys::path(&["self/fdinfo/", number.text()]);
+        (mm().fd(fd::PROC), path)
+    } else {
+        let path = sys::path(&["/proc/self/fdinfo/", number.text()]);
+        (libc::AT_FDCWD, path)
+    };
+    let mut text = [0u8; 512];
+    parse(line(&mut text, directory, &path, b"Pid:\t")?)
+}
+
+/// Whether there is a process with this number in the tree.
+#[must_use]
+pub fn is_there(number: i32) -> bool {
+    if !is_apart() {
+        // EPERM means that it is there too.
+        return sys::kill(number, 0) != Err(Errno(libc::ESRCH));
+    }
+    let digits = sys::Num::new(number as u64, 10);
+    let path = sys::path(&[digits.text()]);
+    let args = [mm().fd(fd::PROC) as u64, path.as_ptr() as u64, 0, 0, 0, 0];
+    // SAFETY: a path that ends in a NUL.
+    unsafe { sys::call(libc::SYS_faccessat, args) != Err(Errno(libc::ENOENT)) }
+}
+
 fn own_by(proc: i32) -> Option<i32> {
     let mut target = [0u8; 16];
-    let to = (target.as_mut_ptr() as u64, target.len() as u64);
+    let args = [
+        proc as u64,
+        c"self".as_ptr() as u64,
+        target.as_mut_ptr() as u64,
+        target.len() as u64,
+        0,
+        0,
+    ];
     // SAFETY: a path and a buffer of ours.
-    let len = unsafe {
-        sys::call(
-            libc::SYS_readlinkat,
-            [proc as u64, c"self".as_ptr() as u64, to.0, to.1, 0, 0],
-        )
-        .ok()? as usize
-    };
+    let len = unsafe { sys::call(libc::SYS_readlinkat, args).ok()? as usize };
     parse(target.get(..len)?)
 }
 
-/// The process behind a pidfd, as the directory counts in which `prefix` leads to the descriptors' description.
-pub fn behind(directory: i32, prefix: &str, pidfd: i32) -> Option<i32> {
-    let number = sys::Num::new(u64::try_from(pidfd).ok()?, 10);
-    let path = sys::path(&[prefix, number.text()]);
-    let mut text = [0u8; 512];
-    // SAFETY: a path that ends in a NUL, and a buffer of ours.
-    let len = unsafe {
-        let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let args = [directory as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0];
-        let info = sys::call(libc::SYS_openat, args).ok()?;
-        let to = (text.as_mut_ptr() as u64, text.len() as u64);
-        let read = sys::call(libc::SYS_read, [info, to.0, to.1, 0, 0, 0]);
-        sys::close(info as i32);
-        read.ok()? as usize
-    };
-    let line = text
-        .get(..len)?
-        .split(|&byte| byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"Pid:\t"))?;
-    parse(line)
+/// Whether a directory of /proc counts as the caller does: it knows one number of it and no more.
+fn counts_alike(proc: i32) -> bool {
+    let mut text = [0u8; 1536];
+    let path = sys::path(&["self/status"]);
+    let numbers = line(&mut text, proc, &path, b"NSpid:\t");
+    numbers.and_then(parse) == Some(sys::getpid())
+}
+
+/// What follows `start` in the line of a file that begins so.
+fn line<'a>(text: &'a mut [u8], directory: i32, path: &[u8], start: &[u8]) -> Option<&'a [u8]> {
+    let path = CStr::from_bytes_until_nul(path).ok()?;
+    let file = sys::open_at(directory, path, libc::O_RDONLY).ok()?;
+    let args = [file as u64, text.as_mut_ptr() as u64, text.len() as u64, 0, 0, 0];
+    // SAFETY: a buffer of ours.
+    let read = unsafe { sys::call(libc::SYS_read, args) };
+    sys::close(file);
+    let text = text.get(..read.ok()? as usize)?;
+    text.split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(start))
 }
 
 pub fn parse(text: &[u8]) -> Option<i32> {
@@ -117,14 +163,15 @@ mod tests {
         let proc = sys::open(c"/proc", libc::O_PATH | libc::O_DIRECTORY).unwrap();
         let own = sys::getpid();
         assert_eq!(own_by(proc), Some(own));
+        assert!(counts_alike(proc));
         // SAFETY: opens a descriptor.
         let process = unsafe { sys::call(libc::SYS_pidfd_open, [own as u64, 0, 0, 0, 0, 0]).unwrap() } as i32;
-        assert_eq!(behind(proc, "self/fdinfo/", process), Some(own));
-        assert_eq!(behind(proc, "self/fdinfo/", proc), None);
+        assert_eq!(behind(process), Some(own));
+        assert_eq!(behind(proc), None);
         sys::close(process);
         // A descriptor of another kind tells nothing.
         let other = sys::open(c"/", libc::O_PATH | libc::O_DIRECTORY).unwrap();
-        assert_eq!(own_by(other), None);
+        assert_eq!((own_by(other), counts_alike(other)), (None, false));
         sys::close(other);
         sys::close(proc);
     }

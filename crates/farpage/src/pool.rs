@@ -28,6 +28,7 @@ use farpage_core::workingset::Workingset;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 
 use crate::control::Control;
+use crate::numbers;
 use crate::sys::{self, Errno};
 use crate::syscalls::{MANAGED_SHIFT, MANAGED_TAG};
 use crate::watch::TURNS;
@@ -267,6 +268,15 @@ impl Pool {
         })
     }
 
+    /// Unmaps it.
+    ///
+    /// # Safety
+    /// Nobody uses it any more, nor what came from it.
+    pub unsafe fn detach(self) {
+        // SAFETY: as promised by the caller.
+        let _ = unsafe { sys::munmap(self.base, self.layout.common) };
+    }
+
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -504,8 +514,7 @@ impl Header {
     /// Whether somebody looks at the tree now and then.
     pub fn supervisor_lives(&self) -> bool {
         let pid = self.supervisor.load(Ordering::Relaxed);
-        // EPERM means that it is there too.
-        pid > 0 && sys::kill(pid, 0) != Err(Errno(libc::ESRCH))
+        pid > 0 && numbers::is_there(pid)
     }
 
     /// Asks every process of the tree to reclaim.

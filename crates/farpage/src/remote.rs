@@ -371,13 +371,13 @@ fn owner_of_mem(fd: i32) -> Option<i32> {
     numbers::parse(rest.split(|&byte| byte == b'/').next()?)
 }
 
-/// The process behind a pidfd.
+/// The number in the tree of the process behind a pidfd.
 fn owner_of_pidfd(fd: i32) -> Option<i32> {
     const SELF: [i32; 3] = [-10_000, -10_001, -20_000]; // PIDFD_SELF_THREAD, _THREAD_GROUP, and as it first was
     if SELF.contains(&fd) {
-        return Some(sys::getpid());
+        return numbers::own();
     }
-    numbers::behind(libc::AT_FDCWD, "/proc/self/fdinfo/", fd)
+    numbers::behind(fd)
 }
 
 /// process_madvise on this process: each range as madvise would have it. On another it is the kernel's affair: what is
@@ -388,7 +388,7 @@ fn advise(args: [u64; 6]) -> Option<i64> {
     if !mm().is_active() || count > IOV_MAX || !ranges.total()?.1 {
         return Some(trap::perform_whole(libc::SYS_process_madvise, args));
     }
-    if owner_of_pidfd(pidfd as i32) != Some(sys::getpid()) {
+    if owner_of_pidfd(pidfd as i32) != numbers::own() {
         return Some(trap::perform_whole(libc::SYS_process_madvise, args));
     }
     // Without ranges the kernel tells whether it would do this at all.

@@ -160,14 +160,15 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
     let header = pool.header();
     let mut uses = Vec::new();
     let zpages = header.zpages_limit.load(Ordering::Relaxed);
-    if zpages > 0 {
+    let used = header.zpool_pages().max(0) as u64 * PAGE_SIZE as u64;
+    if zpages > 0 || used > 0 {
         uses.push(AreaUse {
             name: "compressed".into(),
             kind: "compressed".into(),
             size_bytes: zpages * farpage_core::zpool::ZPAGE_BYTES as u64,
-            used_bytes: header.zpool_pages().max(0) as u64 * PAGE_SIZE as u64,
+            used_bytes: used,
             priority: 0,
-            closed: false,
+            closed: header.control.tier_shut.load(Ordering::Relaxed) != 0,
             ..AreaUse::default()
         });
     }
@@ -191,13 +192,16 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
 /// Supervisors of running trees whose pool this user may open.
 #[must_use]
 pub fn running_trees() -> Vec<i32> {
-    let mut found: Vec<i32> = pids()
-        .filter_map(open_pool)
-        .map(|(_, pool)| pool.header().supervisor.load(Ordering::Relaxed))
-        .collect();
+    let mut found: Vec<i32> = pids().filter_map(supervisor_of).collect();
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// The supervisor of the tree that process `pid` belongs to, or supervises.
+#[must_use]
+pub fn supervisor_of(pid: i32) -> Option<i32> {
+    open_pool(pid).map(|(_, pool)| pool.header().supervisor.load(Ordering::Relaxed))
 }
 
 /// Opens the pool that process `pid` (a supervisor or a member of its tree) has among its descriptors.

@@ -24,6 +24,7 @@ use farpage_core::units::{PAGE_SIZE, format_size};
 use farpage_core::zpool::ZPAGE_BYTES;
 
 use crate::areas::{self, OpenArea};
+use crate::bell::Bell;
 use crate::control::Server;
 use crate::inherited::SignalState;
 use crate::join::ENV_POOL;
@@ -106,8 +107,9 @@ const RAM_MIN: u64 = 8 << 20;
 const TICK_MS: i32 = 20;
 /// Epochs of refault distances in so many pages as the budget has.
 const EPOCHS_IN_BUDGET: i64 = 64;
-/// While a tier joins or leaves.
-const BUSY_TICK_MS: i32 = 4;
+/// While a tier joins or leaves; the tree itself is looked at less often.
+const BUSY_TICK_MS: i32 = 1;
+const BUSY_LOOK_NS: u64 = 4_000_000;
 
 /// Runs a command within the budget and waits for it.
 pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
@@ -121,6 +123,7 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     refuse_small_files().map_err(RunError::Setup)?;
     let open = areas::open_all(&config.areas).map_err(RunError::Setup)?;
     let (pool_fd, pool) = make_pool(&config, &open).map_err(RunError::Setup)?;
+    let bell = Bell::hang(pool.header()).map_err(|e| RunError::Setup(format!("cannot make a pipe: {e}")))?;
     let library = make_library(config.preload)
         .map_err(|e| RunError::Setup(format!("cannot place the preload library in memory: {e}")))?;
     // A signal sent to us while the command starts waits until there is somebody to pass it on to.
@@ -132,17 +135,21 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     signals.release();
     let mut child = started?;
     drop(library);
-    let mut ledger = Ledger::new(pool, pool_fd);
-    let mut server = Server::new(pool, pool_fd, open);
+    let mut rounds = Rounds {
+        bell,
+        ledger: Ledger::new(pool, pool_fd),
+        server: Server::new(pool, pool_fd, open),
+        looked_ns: 0,
+    };
     #[cfg(feature = "kill-points")]
     crate::kill::arm_supervisor();
-    let exit_code = watch(&mut child, &mut ledger, &mut server, &mut config.on_tick);
-    ledger.tick();
+    let exit_code = watch(&mut child, &mut rounds, &mut config.on_tick);
+    rounds.ledger.tick();
     let snapshot = Snapshot::of(&pool);
-    if ledger.live() > 0 {
-        keep_books_in_background(ledger, server);
+    if rounds.ledger.live() > 0 {
+        keep_books_in_background(rounds);
     } else {
-        server.end();
+        rounds.server.end();
     }
     Ok(Outcome { exit_code, snapshot })
 }
@@ -405,21 +412,40 @@ fn forward_signals(child: i32) {
     }
 }
 
+/// What the supervisor looks at, again and again.
+struct Rounds {
+    bell: Bell,
+    ledger: Ledger,
+    server: Server,
+    looked_ns: u64,
+}
+
+impl Rounds {
+    /// Waits for the next tick, or until `other` can be read.
+    fn wait(&mut self, other: i32) {
+        self.bell.wait(other, tick_ms(&self.server));
+    }
+
+    fn tick(&mut self) {
+        // First, for a command waits for it.
+        self.server.tick();
+        let now = sys::now_ns();
+        if !self.server.is_busy() || now.saturating_sub(self.looked_ns) >= BUSY_LOOK_NS {
+            self.looked_ns = now;
+            self.ledger.tick();
+        }
+    }
+}
+
 /// Ticks until the child has ended; returns its exit code.
-fn watch(child: &mut Child, ledger: &mut Ledger, server: &mut Server, on_tick: &mut Option<OnTick>) -> i32 {
+fn watch(child: &mut Child, rounds: &mut Rounds, on_tick: &mut Option<OnTick>) -> i32 {
     // SAFETY: opens a descriptor on our own child.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as i32, 0) } as i32;
     sys::run_soon(0);
     let mut next_second = sys::now_ns() + 1_000_000_000;
     let mut overruns = Some(0);
     loop {
-        let mut poll = libc::pollfd {
-            fd: pidfd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one pollfd.
-        unsafe { libc::poll(&mut poll, 1, tick_ms(server)) };
+        rounds.wait(pidfd);
         if let Ok(Some(status)) = child.try_wait() {
             // SAFETY: our own descriptor.
             unsafe { libc::close(pidfd) };
@@ -427,14 +453,14 @@ fn watch(child: &mut Child, ledger: &mut Ledger, server: &mut Server, on_tick: &
                 .code()
                 .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         }
-        ledger.tick();
-        server.tick();
-        tell_of_overrun(ledger.pool(), &mut overruns);
+        rounds.tick();
+        let pool = rounds.ledger.pool();
+        tell_of_overrun(pool, &mut overruns);
         if let Some(on_tick) = on_tick
             && sys::now_ns() >= next_second
         {
             next_second += 1_000_000_000;
-            on_tick(&Snapshot::of(ledger.pool()));
+            on_tick(&Snapshot::of(pool));
         }
     }
 }
@@ -454,7 +480,7 @@ fn tell_of_overrun(pool: &Pool, overruns: &mut Option<u64>) {
 }
 
 /// The command has ended but left daemons: a background process keeps their books until they end.
-fn keep_books_in_background(mut ledger: Ledger, mut server: Server) {
+fn keep_books_in_background(mut rounds: Rounds) {
     // SAFETY: this process has one thread; the child only ticks and exits.
     unsafe {
         if libc::fork() != 0 {
@@ -465,16 +491,12 @@ fn keep_books_in_background(mut ledger: Ledger, mut server: Server) {
             libc::close(fd);
         }
     }
-    ledger
-        .pool()
-        .header()
-        .supervisor
-        .store(sys::getpid(), Ordering::Relaxed);
-    while ledger.live() > 0 {
-        std::thread::sleep(std::time::Duration::from_millis(tick_ms(&server) as u64));
-        ledger.tick();
-        server.tick();
+    let header = rounds.ledger.pool().header();
+    header.supervisor.store(sys::getpid(), Ordering::Relaxed);
+    while rounds.ledger.live() > 0 {
+        rounds.wait(-1);
+        rounds.tick();
     }
-    server.end();
+    rounds.server.end();
     std::process::exit(0);
 }

@@ -24,6 +24,7 @@ use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::readahead::window;
 use farpage_core::swap_table::SlotKind;
 
+use crate::control::COMPRESSED;
 use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, mm};
 use crate::relocate::{Batch, GAP_MAX};
 use crate::slot_caches;
@@ -159,6 +160,14 @@ impl Drop for Memory {
     }
 }
 
+/// What is to be emptied.
+enum What {
+    /// The slots of an area.
+    Slots(core::ops::Range<u32>),
+    /// Whatever is compressed, in slots of any area.
+    Compressed,
+}
+
 /// One area to be emptied, as one process does it.
 struct Job<'a> {
     mm: &'a Mm,
@@ -166,8 +175,7 @@ struct Job<'a> {
     lane: u32,
     order: Order,
     window: u32,
-    /// Slots of the area, and its clusters that were ever used.
-    slots: core::ops::Range<u32>,
+    what: What,
     batch: &'a mut Batch,
     list: &'a mut [u64],
 }
@@ -176,13 +184,19 @@ impl<'a> Job<'a> {
     fn new(mm: &'a Mm, (number, lane): (u32, u32), memory: &'a Memory) -> Job<'a> {
         let control = &mm.header().control;
         let order = control.order.load(Ordering::Relaxed) as usize;
-        let device = mm.pool().devices()[(number & 0xff) as usize - 1];
+        let what = match (number & 0xff) as usize - 1 {
+            COMPRESSED => What::Compressed,
+            area => {
+                let device = mm.pool().devices()[area];
+                let first = device.first_cluster * CLUSTER_SLOTS as u32;
+                What::Slots(first..first + device.slots)
+            }
+        };
         let budget = mm.header().budget.load(Ordering::Relaxed);
         let most = (budget / PAGES_PER_BATCHED).clamp(BATCH_LEAST, BATCH_MAX as i64) as u32;
         let asked = control.window.load(Ordering::Relaxed);
         let order = Order::ALL.get(order).copied().unwrap_or(Order::Device);
         let sized = matches!(asked, WINDOW_COUNTED | WINDOW_UNCOUNTED);
-        let first = device.first_cluster * CLUSTER_SLOTS as u32;
         // SAFETY: mapped with these sizes, zeroed, and nobody else's while the job lasts; all bit patterns of both are valid.
         let (batch, list) = unsafe {
             (
@@ -201,7 +215,7 @@ impl<'a> Job<'a> {
                 (Order::Device, false) => asked.min(most),
                 _ => asked.min(FIXED_MAX),
             },
-            slots: first..first + device.slots,
+            what,
             batch,
             list,
         }
@@ -218,29 +232,38 @@ impl<'a> Job<'a> {
             let _inside = self.mm.gate.shared();
             slot_caches::drain(self.mm);
         }
+        // As many of what is compressed as the list has room for; the next pass finds the next.
+        let What::Slots(slots) = &self.what else {
+            return self.part(0..u32::MAX);
+        };
+        let slots = slots.clone();
         let mut done = 0;
-        let mut from = self.slots.start;
-        while from < self.slots.end && self.is_on() {
-            let to = self.part(from);
-            done += match self.order {
-                Order::Device => self.by_slot(from..to),
-                Order::Vma | Order::Cluster => self.by_page(from..to),
-            };
+        let mut from = slots.start;
+        while from < slots.end && self.is_on() {
+            let to = self.end_of_part(&slots, from);
+            done += self.part(from..to);
             from = to;
         }
         done
     }
 
+    fn part(&mut self, slots: core::ops::Range<u32>) -> u64 {
+        match self.order {
+            Order::Device => self.by_slot(slots),
+            Order::Vma | Order::Cluster => self.by_page(slots),
+        }
+    }
+
     /// The end of a part of the area, from slot `from` on, of which at most as many slots are taken as the list has room for. (A
     /// process has no more pages there: each of its pages has a slot of its own.)
-    fn part(&self, from: u32) -> u32 {
+    fn end_of_part(&self, slots: &core::ops::Range<u32>, from: u32) -> u32 {
         let view = self.mm.pool().slots();
         let index = (self.number & 0xff) as usize - 1;
         let fresh = self.mm.pool().device_states()[index]
             .fresh
             .load(Ordering::Acquire);
-        let first = self.slots.start / CLUSTER_SLOTS as u32;
-        let last = (first + fresh + 1).min(self.slots.end.div_ceil(CLUSTER_SLOTS as u32));
+        let first = slots.start / CLUSTER_SLOTS as u32;
+        let last = (first + fresh + 1).min(slots.end.div_ceil(CLUSTER_SLOTS as u32));
         let room = match self.order {
             Order::Device => self.list.len(),
             Order::Vma | Order::Cluster => self.list.len() / 2,
@@ -253,7 +276,7 @@ impl<'a> Job<'a> {
             }
             cluster += 1;
         }
-        self.slots.end
+        slots.end
     }
 
     /// Collects the pages in `slots`, as slot and page, into the front of the list, at most `room`; how many.
@@ -265,8 +288,13 @@ impl<'a> Job<'a> {
             Order::Device => slot / CLUSTER_SLOTS as u32 % LANES as u32 == self.lane,
             Order::Vma | Order::Cluster => self.lane == 0,
         };
-        let wanted =
-            |slot: u32| slots.contains(&slot) || (some_moved && table.load(slot).kind() == SlotKind::Moved);
+        let by_content = some_moved || matches!(self.what, What::Compressed);
+        let wanted = |slot: u32| match self.what {
+            What::Slots(_) if slots.contains(&slot) => true,
+            _ if !by_content => false,
+            What::Slots(_) => table.load(slot).kind() == SlotKind::Moved,
+            What::Compressed => matches!(table.load(slot).kind(), SlotKind::Compressed | SlotKind::Moved),
+        };
         let (mut count, mut page) = (0, 0);
         let top = self.mm.top_page.load(Ordering::Relaxed);
         while page < top {

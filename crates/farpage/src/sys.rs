@@ -156,11 +156,16 @@ pub fn getppid() -> i32 {
 
 /// The pid namespace that this process counts in, as a number; 0 if /proc does not tell.
 pub fn pid_namespace() -> u64 {
+    inode(c"/proc/self/ns/pid")
+}
+
+/// The number of what a path leads to; 0 if that can't be told.
+pub fn inode(path: &CStr) -> u64 {
     // SAFETY: a stat of zeros is one, and the call fills it.
     unsafe {
         let mut stat: libc::stat = core::mem::zeroed();
-        let path = c"/proc/self/ns/pid".as_ptr() as u64;
-        let args = [libc::AT_FDCWD as i64 as u64, path, &raw mut stat as u64, 0, 0, 0];
+        let to = (path.as_ptr() as u64, &raw mut stat as u64);
+        let args = [libc::AT_FDCWD as i64 as u64, to.0, to.1, 0, 0, 0];
         call(libc::SYS_newfstatat, args).map_or(0, |_| stat.st_ino)
     }
 }
@@ -172,8 +177,13 @@ pub fn gettid() -> i32 {
 
 /// Opens a file by an absolute path; the descriptor is closed by exec.
 pub fn open(path: &CStr, flags: i32) -> Result<i32, Errno> {
+    open_at(libc::AT_FDCWD, path, flags)
+}
+
+/// The same by a path that begins at a directory.
+pub fn open_at(directory: i32, path: &CStr, flags: i32) -> Result<i32, Errno> {
     let how = (flags | libc::O_CLOEXEC) as u64;
-    let args = [libc::AT_FDCWD as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0];
+    let args = [directory as i64 as u64, path.as_ptr() as u64, how, 0, 0, 0];
     // SAFETY: opens a descriptor; the path ends in a NUL.
     unsafe { call(libc::SYS_openat, args).map(|fd| fd as i32) }
 }

@@ -11,6 +11,7 @@
 //! Plain system calls on the engine's own descriptor numbers and local buffers.
 #![allow(unsafe_code)]
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::os::fd::AsRawFd;
 
@@ -248,7 +249,7 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
     sys::move_fd(opened, number, false)
 }
 
-/// A descriptor of the area's file: by the supervisor's in /proc, or where that can't be had (no /proc there was, another user) by
+/// A descriptor of the area's file: by the supervisor's in /proc, or where that can't be had (no /proc here, another user) by
 /// a copy of it.
 fn fetch(mm: &Mm, area: &Area) -> Result<i32, Errno> {
     let supervisor = mm.header().supervisor.load(Ordering::Relaxed);
@@ -257,18 +258,15 @@ fn fetch(mm: &Mm, area: &Area) -> Result<i32, Errno> {
         sys::Num::new(supervisor as u64, 10),
         sys::Num::new(theirs as u64, 10),
     );
-    let path = sys::path(&[pid.text(), "/fd/", number.text()]);
-    let how = libc::O_RDWR | libc::O_CLOEXEC | area.flags.load(Ordering::Relaxed);
-    // SAFETY: a path that ends in a NUL.
-    let opened = unsafe {
-        sys::call(
-            libc::SYS_openat,
-            [mm.fd(fd::PROC) as u64, path.as_ptr() as u64, how as u64, 0, 0, 0],
-        )
+    let (directory, path) = if numbers::is_apart() {
+        (mm.fd(fd::PROC), sys::path(&[pid.text(), "/fd/", number.text()]))
+    } else {
+        let path = sys::path(&["/proc/", pid.text(), "/fd/", number.text()]);
+        (libc::AT_FDCWD, path)
     };
-    opened
-        .map(|fd| fd as i32)
-        .or_else(|why| copy_of(supervisor, theirs).map_err(|_| why))
+    let how = libc::O_RDWR | area.flags.load(Ordering::Relaxed);
+    let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
+    sys::open_at(directory, path, how).or_else(|why| copy_of(supervisor, theirs).map_err(|_| why))
 }
 
 fn copy_of(pid: i32, theirs: i32) -> Result<i32, Errno> {

@@ -1,4 +1,4 @@
-"""Holds MIB of data that does not compress and checks it when the file GO appears: hold.py MIB GO [CHILDREN].
+"""Holds MIB of data and checks it when the file GO appears: hold.py MIB GO [CHILDREN [soft]]. It does not compress, but for `soft`.
 
 Children are forked when the data is there; they check it too. Prints `ready` and `ok`."""
 
@@ -11,7 +11,18 @@ from pathlib import Path
 
 mib, go = int(sys.argv[1]), Path(sys.argv[2])
 children = int(sys.argv[3]) if len(sys.argv) > 3 else 0
-parts = [random.Random(number).randbytes(1 << 20) for number in range(mib)]
+KIB = 1024
+
+
+def part(number):
+    """A MiB. Of what is soft each page holds the same KiB four times."""
+    if sys.argv[4:] != ["soft"]:
+        return random.Random(number).randbytes(KIB * KIB)
+    some = random.Random(number).randbytes(KIB * KIB // 4)
+    return b"".join(some[at : at + KIB] * 4 for at in range(0, len(some), KIB))
+
+
+parts = [part(number) for number in range(mib)]
 known = [hashlib.blake2b(part).digest() for part in parts]
 pids = []
 for _ in range(children):

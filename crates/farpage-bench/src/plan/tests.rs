@@ -170,7 +170,7 @@ fn swapoff_and_huge_have_a_side_for_each_way() {
     let emptied = plan(&["swapoff"]);
     let shape =
         |all: &[Comparison]| -> Vec<_> { all.iter().map(|one| (one.backing, one.sides.len())).collect() };
-    assert_eq!(shape(&emptied), [(Backing::File, 8), (Backing::Memory, 2)]);
+    assert_eq!(shape(&emptied), [(Backing::File, 8), (Backing::Compressed, 2)]);
     assert!(emptied[0].sides[1].is_aimed() && !emptied[0].sides[2].is_aimed());
     let huge = plan(&["huge"]);
     let each = [Backing::File, Backing::Compressed, Backing::Memory].map(|backing| (backing, 5));

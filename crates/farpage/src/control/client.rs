@@ -1,0 +1,154 @@
+//! The command's side.
+
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+use std::os::unix::ffi::OsStrExt;
+
+use farpage_core::devices;
+
+use super::{Request, SWAPOFF, SWAPON, SWAPON_COMPRESSED, TEXT_MAX, left_in, phase, reopen};
+use crate::pool::Pool;
+use crate::{bell, ledger, sys};
+
+/// A supervisor that is gone for so long does not come back.
+const GONE_NS: u64 = 500_000_000;
+
+/// How far a request is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Running {
+        left: u64,
+        total: u64,
+    },
+    /// Done, with area `area`.
+    Done {
+        area: usize,
+    },
+    Failed(String),
+}
+
+/// A request under way, on the command's side. Dropped before its end it is given up.
+pub struct Client {
+    pool: Pool,
+    /// Since when the supervisor has been gone.
+    gone_ns: Cell<Option<u64>>,
+}
+
+impl Client {
+    /// Puts a request to the tree. The error is one line.
+    pub fn ask(pool: Pool, request: &Request) -> Result<Client, String> {
+        let header = pool.header();
+        if ledger::has_ended(header.supervisor.load(Ordering::Relaxed)) {
+            return Err(
+                "the supervisor of this tree has ended, so its tiers stay as they are; let the tree end"
+                    .into(),
+            );
+        }
+        let control = &header.control;
+        let me = sys::getpid();
+        if let Err(other) = control
+            .client
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
+            return Err(format!(
+                "process {other} is changing the tiers of this tree; try again when it has ended"
+            ));
+        }
+        let client = Client {
+            pool,
+            gone_ns: Cell::new(None),
+        };
+        control.cancel.store(0, Ordering::Relaxed);
+        match request {
+            Request::Swapoff { area, order, window } => {
+                control.area.store(*area as u32, Ordering::Relaxed);
+                control.order.store(*order, Ordering::Relaxed);
+                control.window.store(*window, Ordering::Relaxed);
+                control.request.store(SWAPOFF, Ordering::Relaxed);
+            }
+            Request::Swapon(spec) => {
+                let path = spec.path.as_os_str().as_bytes();
+                if path.len() >= TEXT_MAX {
+                    return Err("the path is too long; name a shorter one".into());
+                }
+                control.write(path);
+                control.size.store(spec.size.unwrap_or(0), Ordering::Relaxed);
+                control
+                    .priority
+                    .store(devices::raised(spec.priority), Ordering::Relaxed);
+                control.request.store(SWAPON, Ordering::Relaxed);
+            }
+            Request::SwaponCompressed => control.request.store(SWAPON_COMPRESSED, Ordering::Relaxed),
+        }
+        control.beat.fetch_add(1, Ordering::Relaxed);
+        control.phase.store(phase::ASKED, Ordering::Release);
+        bell::ring(header);
+        Ok(client)
+    }
+
+    /// Looks at the request; to be called every second or more often, or the supervisor takes the command for dead.
+    #[must_use]
+    pub fn look(&self) -> Progress {
+        let header = self.pool.header();
+        let control = &header.control;
+        control.beat.fetch_add(1, Ordering::Relaxed);
+        let area = control.area.load(Ordering::Relaxed) as usize;
+        match control.phase.load(Ordering::Acquire) {
+            phase::DONE => Progress::Done { area },
+            phase::FAILED => Progress::Failed(String::from_utf8_lossy(&control.read()).into_owned()),
+            phase::IDLE => {
+                Progress::Failed("the supervisor took this command for dead and gave it up".into())
+            }
+            _ if self.supervisor_ended() => {
+                // What is left of its work nobody else would undo.
+                if control.request.load(Ordering::Relaxed) == SWAPOFF {
+                    control.set_job(0);
+                    reopen(&self.pool, area);
+                }
+                Progress::Failed(
+                    "the supervisor of the tree has ended meanwhile; the area stays in use".into(),
+                )
+            }
+            _ => Progress::Running {
+                left: left_in(&self.pool, area),
+                total: control.total.load(Ordering::Relaxed),
+            },
+        }
+    }
+
+    /// Whether the supervisor has been gone for a while. For a moment it may be: when the command has ended and left children,
+    /// another process keeps the books on.
+    fn supervisor_ended(&self) -> bool {
+        let pid = self.pool.header().supervisor.load(Ordering::Relaxed);
+        let now = sys::now_ns();
+        if ledger::has_ended(pid) {
+            let since = self.gone_ns.get().unwrap_or(now);
+            self.gone_ns.set(Some(since));
+            now.saturating_sub(since) > GONE_NS
+        } else {
+            self.gone_ns.set(None);
+            false
+        }
+    }
+
+    /// Asks for the request to be given up; [`Self::look`] tells when it is.
+    pub fn cancel(&self) {
+        self.pool.header().control.cancel.store(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let control = &self.pool.header().control;
+        let mine = sys::getpid();
+        if control.client.load(Ordering::Relaxed) != mine {
+            return;
+        }
+        self.cancel();
+        let now = control.phase.load(Ordering::Acquire);
+        if matches!(now, phase::IDLE | phase::DONE | phase::FAILED) {
+            control.phase.store(phase::IDLE, Ordering::Relaxed);
+            control.client.store(0, Ordering::Release);
+        }
+    }
+}
