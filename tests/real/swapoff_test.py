@@ -105,6 +105,21 @@ def ready(job):
     check(job.process.poll() is None, f"ended early: {last_words(job)}")
 
 
+def beside_one_that_ends(context, argv):
+    """The words of a program, and of another that then fills most of 96 MiB and ends."""
+    other = context.directory / "other"
+    script = f'"$@" & until [ -e "{other}" ]; do sleep 0.02; done; "{program("fill")}" 80 1 mmap; echo filled; wait $!'
+    return ["sh", "-c", script, "sh", *argv]
+
+
+def pushed_out(context, job):
+    """The tree, once that other program has pushed the first one out and has ended."""
+    ready(job)
+    (context.directory / "other").touch()
+    until("the other program has ended", lambda: "filled" in job.out.read_text())
+    return Tree(context, job)
+
+
 def finish(context, job):
     (context.directory / "go").touch()
     code = job.wait()
@@ -146,14 +161,8 @@ def swapoff_caches(context):
 @test("swapoff-to-ram", SUITES, per_delivery=True)
 def swapoff_to_ram(context):
     """When another process of the tree has ended there is room in RAM; without any area left swapoff and swapon still work."""
-    other = context.directory / "other"
-    script = f'"$@" & until [ -e "{other}" ]; do sleep 0.02; done; "{program("fill")}" 80 1 mmap; echo filled; wait $!'
-    argv = ["sh", "-c", script, "sh", *holding(context, 40)]
-    with start(context, argv, budget=96, areas=("a:256M",)) as job:
-        tree = Tree(context, job)
-        ready(job)
-        other.touch()
-        until("the other program has ended", lambda: "filled" in job.out.read_text())
+    with start(context, beside_one_that_ends(context, holding(context, 40)), budget=96, areas=("a:256M",)) as job:
+        tree = pushed_out(context, job)
         check(tree.used("a") > 8 << 20, f"{tree.areas()}")
         report = tree.swapoff("a")
         check(report["pages_to_ram"] > 2000 and report["pages_to_tiers"] == 0, f"{report}")
@@ -189,14 +198,9 @@ def swapoff_compressed(context):
 @test("swapoff-compressed-to-ram", SUITES)
 def swapoff_compressed_to_ram(context):
     """With no other tier what is compressed goes to RAM where that has room, which it takes uncompressed; if it has not, nothing changes."""
-    other = context.directory / "other"
-    script = f'"$@" & until [ -e "{other}" ]; do sleep 0.02; done; "{program("fill")}" 80 1 mmap; echo filled; wait $!'
-    argv = ["sh", "-c", script, "sh", *holding(context, 40, 0, "soft")]
-    with start(context, argv, budget=96, areas=("compressed",)) as job:
-        tree = Tree(context, job)
-        ready(job)
-        other.touch()
-        until("the other program has ended", lambda: "filled" in job.out.read_text())
+    held = holding(context, 40, 0, "soft")
+    with start(context, beside_one_that_ends(context, held), budget=96, areas=("compressed",)) as job:
+        tree = pushed_out(context, job)
         check(tree.used("compressed") > 2 << 20, f"{tree.areas()}")
         for order in ("vma", "device"):
             report = tree.swapoff("compressed", "--order", order)

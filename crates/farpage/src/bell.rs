@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use std::fs::OpenOptions;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 use crate::pool::Header;
 
@@ -62,7 +62,11 @@ pub fn ring(header: &Header) {
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(format!("/proc/{supervisor}/fd/{number}"));
-    let _ = opened.and_then(|mut pipe| pipe.write_all(&[0]));
+    if let Ok(mut pipe) = opened
+        && pipe.metadata().is_ok_and(|meta| meta.file_type().is_fifo())
+    {
+        let _ = pipe.write_all(&[0]);
+    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ pub use client::{Client, Progress};
 const BEAT_MAX_NS: u64 = 5_000_000_000;
 /// Emptying an area ends when no slot of it became free for so long.
 const PATIENCE_NS: u64 = 4_000_000_000;
+/// And so long at most those that share what was compressed may take to name its new place.
+const RENAME_NS: u64 = 1_000_000_000;
 /// Looks that must find that no page names what is left, and the time before each.
 const LOOKS: u32 = 5;
 const LOOK_NS: u64 = 300_000_000;
@@ -159,11 +161,11 @@ fn left_in(pool: &Pool, area: usize) -> u64 {
 /// From now on nothing is compressed.
 fn shut_tier(header: &Header) {
     let control = &header.control;
+    // What `reopen` needs is there before it is wanted: the supervisor may be killed here.
+    let limit = header.zpages_limit.load(Ordering::SeqCst);
+    control.tier_limit.store(limit, Ordering::SeqCst);
     control.tier_shut.store(1, Ordering::SeqCst);
-    let limit = header.zpages_limit.swap(0, Ordering::SeqCst);
-    if limit > 0 {
-        control.tier_limit.store(limit, Ordering::Relaxed);
-    }
+    header.zpages_limit.store(0, Ordering::SeqCst);
 }
 
 /// An area that was being emptied takes pages again.
@@ -173,9 +175,10 @@ fn reopen(pool: &Pool, area: usize) {
         return;
     }
     let control = &pool.header().control;
-    control.tier_shut.store(0, Ordering::SeqCst);
-    let limit = control.tier_limit.load(Ordering::Relaxed);
-    pool.header().zpages_limit.store(limit, Ordering::SeqCst);
+    if control.tier_shut.swap(0, Ordering::SeqCst) != 0 {
+        let limit = control.tier_limit.load(Ordering::SeqCst);
+        pool.header().zpages_limit.store(limit, Ordering::SeqCst);
+    }
 }
 
 /// Areas of a tree that pages may be written to: index and name.
@@ -410,7 +413,13 @@ impl Server {
             *looks = if lost == Some(used) { *looks + 1 } else { 0 };
             *look_ns = now + LOOK_NS;
         }
-        let is_settled = || index == COMPRESSED || self.pool.slots().settled(index) == Some(used);
+        // Processes that share a slot let their own pages name the new one, for which the old one waits.
+        let moved = self.pool.header().moved.load(Ordering::Relaxed);
+        let idle_ns = now.saturating_sub(*since_ns);
+        let is_settled = || match index {
+            COMPRESSED => moved <= 0 || idle_ns > RENAME_NS,
+            index => self.pool.slots().settled(index) == Some(used),
+        };
         let is_over = (used == 0 || *looks >= LOOKS) && is_settled();
         if is_over && index == COMPRESSED {
             control.set_job(0);

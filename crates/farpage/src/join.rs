@@ -148,7 +148,8 @@ pub fn rejoin_after_dormant_fork() {
     // In a pid namespace of its own it is unmanaged, as in `join`. (The parent may have borrowed the memory, or have ended.)
     let tree = mm.header().pid_namespace.load(Ordering::Relaxed);
     let parent = sys::getppid();
-    let is_apart = parent == 0 || (parent != mm.number() && sys::pid_namespace() != tree);
+    let is_another = |namespace| namespace != 0 && namespace != tree;
+    let is_apart = parent == 0 || (parent != mm.number() && is_another(sys::pid_namespace()));
     if mode_now == mode::OFF || is_apart {
         mm.mode.store(mode::OFF, Ordering::Release);
         mm.index.store(MAX_PROCESSES as u32, Ordering::Relaxed);

@@ -59,7 +59,7 @@ pub mod fd {
     /// The directory /proc as the tree knows it, in a process that counts in another pid namespace (`numbers`).
     pub const PROC: i32 = 12;
     /// What an active process opens for itself, and exec closes.
-    pub const OWN: [i32; 2] = [UFFD, PAGEMAP];
+    pub const OWN: [i32; 3] = [UFFD, PAGEMAP, PROC];
     /// The last one always holds the pool (`trap::is_inherited`).
     pub const COUNT: i32 = 14;
 }

@@ -12,6 +12,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::errand::LENT;
 use crate::mm::{Mm, fd, mm};
 use crate::sys::{self, Errno};
 
@@ -22,37 +23,59 @@ pub fn is_apart() -> bool {
     APART.load(Ordering::Relaxed)
 }
 
-/// Before a clone with these flags: the directory that the child will need, -1 if it needs none of its own.
-pub fn open_for_child(mm: &Mm, flags: u64) -> i32 {
+/// What a parent opened for its child.
+#[derive(Clone, Copy)]
+pub enum Opened {
+    /// The child counts as its parent does, and has what that has.
+    Nothing,
+    Directory(i32),
+    /// The child needs it, and it can't be had.
+    Missing,
+}
+
+impl Opened {
+    /// In the parent.
+    pub fn close(self) {
+        if let Opened::Directory(proc) = self {
+            sys::close(proc);
+        }
+    }
+}
+
+/// Before a clone with these flags.
+pub fn open_for_child(mm: &Mm, flags: u64) -> Opened {
     if is_apart() {
-        return -1;
+        return Opened::Nothing;
     }
     let tree = mm.header().pid_namespace.load(Ordering::Relaxed);
-    // There is none to be seen before its first process.
-    let next = sys::inode(c"/proc/self/ns/pid_for_children");
+    // A thread's own affair; and there is none to be seen before its first process.
+    let next = sys::inode(c"/proc/thread-self/ns/pid_for_children");
     if flags & libc::CLONE_NEWPID as u64 == 0 && next == tree {
-        return -1;
+        return Opened::Nothing;
     }
     match sys::open(c"/proc", libc::O_PATH | libc::O_DIRECTORY) {
-        Ok(proc) if counts_alike(proc) => proc,
+        Ok(proc) if counts_alike(proc) => Opened::Directory(proc),
         Ok(proc) => {
             sys::close(proc);
-            -1
+            Opened::Missing
         }
-        Err(_) => -1,
+        Err(_) => Opened::Missing,
     }
 }
 
 /// In the forked child: whether its number can be told.
-pub fn note_birth(mm: &Mm, opened: i32) -> bool {
-    // A parent outside of the namespace has no number there.
-    if opened >= 0 || sys::getppid() == 0 {
-        APART.store(true, Ordering::Relaxed);
+pub fn note_birth(mm: &Mm, opened: Opened) -> bool {
+    match opened {
+        Opened::Nothing => return true,
+        // Where /proc can't be read a namespace is known by that alone: a parent outside of it has no number there.
+        Opened::Missing => return sys::getppid() != 0,
+        Opened::Directory(proc) if sys::move_fd(proc, mm.fd(fd::PROC), true).is_err() => return false,
+        Opened::Directory(_) => {}
     }
-    if opened >= 0 && sys::move_fd(opened, mm.fd(fd::PROC), true).is_err() {
-        return false;
-    }
-    !is_apart() || own_by(mm.fd(fd::PROC)).is_some()
+    // Opened for nothing, maybe: where the thread group's leader has exited, say.
+    let number = own_by(mm.fd(fd::PROC));
+    APART.store(number != Some(sys::getpid()), Ordering::Relaxed);
+    number.is_some()
 }
 
 /// The number in the tree of this process, or of the caller that borrows its memory. `None`: it can't be told, as of one that was
@@ -61,7 +84,7 @@ pub fn note_birth(mm: &Mm, opened: i32) -> bool {
 pub fn own() -> Option<i32> {
     if is_apart() {
         own_by(mm().fd(fd::PROC))
-    } else if mm().is_lent() && sys::getppid() == 0 {
+    } else if LENT.load(Ordering::Relaxed) != 0 && sys::pid_namespace() != tree_namespace() {
         None
     } else {
         Some(sys::getpid())
@@ -114,6 +137,10 @@ pub fn is_there(number: i32) -> bool {
     unsafe { sys::call(libc::SYS_faccessat, args) != Err(Errno(libc::ENOENT)) }
 }
 
+fn tree_namespace() -> u64 {
+    mm().header().pid_namespace.load(Ordering::Relaxed)
+}
+
 fn own_by(proc: i32) -> Option<i32> {
     let mut target = [0u8; 16];
     let args = [
@@ -131,7 +158,7 @@ fn own_by(proc: i32) -> Option<i32> {
 
 /// Whether a directory of /proc counts as the caller does: it knows one number of it and no more.
 fn counts_alike(proc: i32) -> bool {
-    let mut text = [0u8; 1536];
+    let mut text = [0u8; 4096];
     let path = sys::path(&["self/status"]);
     let numbers = line(&mut text, proc, &path, b"NSpid:\t");
     numbers.and_then(parse) == Some(sys::getpid())

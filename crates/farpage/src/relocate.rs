@@ -79,6 +79,12 @@ impl Batch {
             control.to_tiers.fetch_add(stored, Ordering::Relaxed);
             done += stored;
         }
+        if room && self.count(State::Loaded) > 0 {
+            // The area that was to take what is shared has no slot.
+            let installed = self.install(mm, false);
+            control.to_ram.fetch_add(installed, Ordering::Relaxed);
+            done += installed;
+        }
         self.unlock_rest(mm);
         done
     }

@@ -388,7 +388,8 @@ fn advise(args: [u64; 6]) -> Option<i64> {
     if !mm().is_active() || count > IOV_MAX || !ranges.total()?.1 {
         return Some(trap::perform_whole(libc::SYS_process_madvise, args));
     }
-    if owner_of_pidfd(pidfd as i32) != numbers::own() {
+    let is_own = numbers::own().is_some_and(|own| owner_of_pidfd(pidfd as i32) == Some(own));
+    if !is_own {
         return Some(trap::perform_whole(libc::SYS_process_madvise, args));
     }
     // Without ranges the kernel tells whether it would do this at all.

@@ -30,6 +30,7 @@ use crate::relocate::{Batch, GAP_MAX};
 use crate::slot_caches;
 use crate::sys::{self, Errno};
 use crate::thread;
+use crate::writeback;
 
 /// In which order an area is emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +235,12 @@ impl<'a> Job<'a> {
         }
         // As many of what is compressed as the list has room for; the next pass finds the next.
         let What::Slots(slots) = &self.what else {
-            return self.part(0..u32::MAX);
+            let homeless = || self.mm.header().control.no_room.load(Ordering::Relaxed);
+            let before = homeless();
+            return match self.part(0..u32::MAX) {
+                0 if homeless() > before => self.write_back(),
+                done => done,
+            };
         };
         let slots = slots.clone();
         let mut done = 0;
@@ -244,6 +250,18 @@ impl<'a> Job<'a> {
             done += self.part(from..to);
             from = to;
         }
+        done
+    }
+
+    /// No slot is free, maybe: what is compressed in a slot with a block needs no other.
+    fn write_back(&self) -> u64 {
+        let _inside = self.mm.gate.shared();
+        let done = writeback::run(self.mm);
+        self.mm
+            .header()
+            .control
+            .to_tiers
+            .fetch_add(done, Ordering::Relaxed);
         done
     }
 
