@@ -186,7 +186,7 @@ def bench_swapoff(context):
     got = context.plain([FARPAGE, "bench", *words], timeout_s=120)
     check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
     comparisons = {one["backing"]: one for one in json.loads(report.read_text())["comparisons"]}
-    check(list(comparisons) == ["file", "memory"][: len(sides)], f"{list(comparisons)} on {sides}")
+    check(list(comparisons) == ["file", "compressed"][: len(sides)], f"{list(comparisons)} on {sides}")
     for backing, one in comparisons.items():
         for run in one["runs"]:
             check(not run["failure"], f"{backing}, {run['side']}: {run['failure']}")
