@@ -3,9 +3,7 @@
  * /proc. (Such a child was stopped once.) */
 #include "check.h"
 
-#include <fcntl.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -108,10 +106,9 @@ static int borrower(void *unused)
 	return waitpid(pid, &status, 0) == pid && status == 0 ? 0 : 3;
 }
 
-static void by_vfork(void *unused)
+static void borrowed(void)
 {
 	static char stack[64 * 1024] __attribute__((aligned(16)));
-	(void)unused;
 	chill();
 	int flags = CLONE_NEWPID | CLONE_VM | CLONE_VFORK | SIGCHLD;
 	CHILD_EXPECT("a child in its parent's memory", clone(borrower, stack + sizeof stack, flags, NULL), 0);
@@ -119,11 +116,11 @@ static void by_vfork(void *unused)
 }
 
 /* As sandboxes do it, by number. */
-static void by_clone(void *unused)
+static void cloned(void)
 {
 	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, NULL, NULL, NULL, NULL);
 	if (pid == 0) {
-		lives_apart(unused);
+		lives_apart(NULL);
 		_exit(failures() ? 1 : 0);
 	}
 	CHILD_EXPECT("the first process", pid, 0);
@@ -135,21 +132,11 @@ static void unshared(void)
 	CHILD_EXPECT("who unshares", child_start(by_unshare, NULL), 0);
 }
 
-static void cloned(void)
-{
-	by_clone(NULL);
-}
-
-static void borrowed(void)
-{
-	by_vfork(NULL);
-}
-
 static void with_another_proc(void)
 {
 	with_proc = true;
-	by_clone(NULL);
-	by_clone(NULL);
+	cloned();
+	cloned();
 }
 
 /* A program in a namespace of its own, started by who has memory there, and its parent, which waits. */

@@ -4,9 +4,9 @@
 //! Every side but `in RAM` has the same hard limit, by a cgroup, on all that the program and its swap need in RAM:
 //!
 //! * swap file: the limit is the RAM asked for. The kernel swaps to a file of its own; farpage has `--swap DIRECTORY`
-//!   alone, on the same disk, or where the file is emptied one with a name, which stays as the kernel's does. Its budget is the limit less 3 MiB and a 128th: page tables, the library and the code of
-//!   the program count against the limit and not against the budget, and what goes beyond the limit is killed. For `build` and
-//!   `redis` it is a tenth less: each process has such, and the files they read and write count too.
+//!   alone, on the same disk, or where the file is emptied one with a name, which stays as the kernel's does. Its budget is
+//!   the limit less 3 MiB and a 128th: page tables, the library and the code of the program count against the limit and not
+//!   against the budget, and what goes beyond the limit is killed. For `build` and `redis` it is a tenth less: each process has such, and the files they read and write count too.
 //! * compressed RAM: the kernel does not count zram's memory to the cgroup, farpage counts its compressed pages to the
 //!   budget. So farpage's limit is the RAM asked for *plus the most that zram held* in the kernel's latest run of the
 //!   same program: both have the same number of bytes in all. Without a kernel's run it is estimated from the content.
@@ -142,7 +142,7 @@ impl Runner<'_> {
             }
         };
         let stats = self.keeper.temporary()?;
-        let swap = self.swap_words(of, limit)?;
+        let swap = self.swap_spec(of, limit)?;
         let mut words = self.farpage_words(of, side, limit, &swap, &stats);
         if self.cgroups {
             place.cgroup = Some(self.keeper.cgroup(limit + tmpfs_bytes(of), false)?);
@@ -158,7 +158,7 @@ impl Runner<'_> {
     }
 
     /// What stands behind `--swap=`.
-    fn swap_words(&mut self, of: &Comparison, limit: u64) -> Result<String, String> {
+    fn swap_spec(&mut self, of: &Comparison, limit: u64) -> Result<String, String> {
         let directory = self.config.directory.display();
         Ok(match of.backing {
             // What has a size is allocated as a whole: that takes time, and these may be as large as the disk.

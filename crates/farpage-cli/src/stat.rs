@@ -235,6 +235,8 @@ mod tests {
     #[test]
     fn one_tree_is_chosen_and_several_are_listed() {
         assert_eq!(choose(None, || vec![5]).expect("the only one"), 5);
+        // A named one is asked for itself, not looked up among the others.
+        assert!(choose(Some(0), || vec![0]).is_err(), "no process has that number");
         assert!(
             choose(None, Vec::new)
                 .expect_err("none")
