@@ -259,13 +259,7 @@ fn chain(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // The default: the faulting instruction runs again and ends the process the usual way.
         kernel_sigaction(sig, Some(&Action::default()), None);
         if sent {
-            // SAFETY: sends the signal to this thread.
-            unsafe {
-                sys::raw(
-                    libc::SYS_tgkill,
-                    [sys::getpid() as u64, sys::gettid() as u64, sig as u64, 0, 0, 0],
-                )
-            };
+            sys::raise(sig);
         }
         return;
     }

@@ -431,23 +431,33 @@ pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
     unsafe { call(libc::SYS_kill, [pid as u64, signal as u64, 0, 0, 0, 0]) }.map(drop)
 }
 
+/// Sends a signal to this thread: one it does not block is there when this returns.
+pub fn raise(signal: i32) {
+    // SAFETY: touches no memory.
+    unsafe {
+        raw(
+            libc::SYS_tgkill,
+            [getpid() as u64, gettid() as u64, signal as u64, 0, 0, 0],
+        )
+    };
+}
+
 /// Ends this process: something was found that must not go on (a page that can't be trusted).
 pub fn die(parts: &[&str]) -> ! {
     complain(parts);
-    // SAFETY: restores the default action of SIGABRT and sends it to this process; nothing returns.
+    let action = [0u64; 4];
+    // SAFETY: restores the default action of SIGABRT.
     unsafe {
-        let action = [0u64; 4];
         raw(
             libc::SYS_rt_sigaction,
             [libc::SIGABRT as u64, action.as_ptr() as u64, 0, 8, 0, 0],
-        );
-        set_mask(0);
-        raw(
-            libc::SYS_kill,
-            [getpid() as u64, libc::SIGABRT as u64, 0, 0, 0, 0],
-        );
-        raw(libc::SYS_exit_group, [134, 0, 0, 0, 0, 0]);
-    }
+        )
+    };
+    set_mask(0);
+    // To this thread: one sent to the process may be for another, and the exit below is sooner.
+    raise(libc::SIGABRT);
+    // SAFETY: the first of a pid namespace takes no such signal.
+    unsafe { raw(libc::SYS_exit_group, [134, 0, 0, 0, 0, 0]) };
     loop {
         core::hint::spin_loop();
     }
@@ -455,7 +465,27 @@ pub fn die(parts: &[&str]) -> ! {
 
 #[cfg(test)]
 mod tests {
+    use std::{env, os::unix::process::ExitStatusExt, process};
+
     use super::*;
+
+    /// The signal went to the process once: it was for the first thread, and this one exited with 134 before that took it.
+    #[test]
+    fn what_must_not_go_on_ends_by_the_signal_in_whichever_thread_it_was_found() {
+        const ENDS: &str = "FARPAGE_TEST_ENDS";
+        if env::var_os(ENDS).is_some() {
+            die(&["farpage: found in a thread\n"]);
+        }
+        let test = std::thread::current().name().unwrap().to_owned();
+        let output = process::Command::new(env::current_exe().unwrap())
+            .args(["--exact", &test, "--nocapture", "--test-threads=2"])
+            .env(ENDS, "1")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("farpage: found in a thread\n"), "{said}");
+    }
 
     #[test]
     fn a_thread_that_is_to_run_soon_has_a_short_slice_where_the_kernel_knows_of_slices() {
