@@ -5,7 +5,7 @@ use std::path::{self, Path};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage::control::{self, Client, Progress, Request};
+use farpage::control::{self, Client, Progress, Request, Tier};
 use farpage::pool::Pool;
 use farpage::snapshot;
 use farpage::supervisor::{AreaSpec, PathSpec};
@@ -28,12 +28,12 @@ const NAME_MAX: usize = 119;
 pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     let (tree, pool) = tree(args.pid)?;
     let areas = control::areas_of(&pool);
-    let area = chosen(&args.area, &areas, control::has_compressed(&pool)).map_err(failed)?;
+    let tier = chosen(&args.area, &areas, control::has_compressed(&pool)).map_err(failed)?;
     let window = window(args)?;
     let before = Figures::of(&pool);
     let start = Instant::now();
     let request = Request::Swapoff {
-        area,
+        tier,
         order: Order::ALL
             .iter()
             .position(|order| *order == args.order.order())
@@ -45,7 +45,7 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     let elapsed = start.elapsed();
     let name = areas
         .iter()
-        .find(|(index, _)| *index == area)
+        .find(|(index, _)| Tier::Area(*index) == tier)
         .map_or("compressed", |(_, name)| name);
     if args.json {
         let _ = print(&as_json(args, tree, name, elapsed, &done).to_string());
@@ -133,8 +133,8 @@ fn window(args: &SwapoffArgs) -> Result<WindowArg, Failure> {
     }
 }
 
-/// The index of the area that is meant, by number or by path.
-fn chosen(word: &str, areas: &[(usize, String)], has_compressed: Option<bool>) -> Result<usize, String> {
+/// The tier that is meant, by number or by path.
+fn chosen(word: &str, areas: &[(usize, String)], has_compressed: Option<bool>) -> Result<Tier, String> {
     let listed = || {
         let lines: Vec<_> = areas
             .iter()
@@ -147,7 +147,7 @@ fn chosen(word: &str, areas: &[(usize, String)], has_compressed: Option<bool>) -
     };
     if word == "compressed" || word == "0" {
         return match has_compressed {
-            Some(true) => Ok(control::COMPRESSED),
+            Some(true) => Ok(Tier::Compressed),
             Some(false) => Err(format!(
                 "{word}: the compressed tier has been taken away already; farpage swapon compressed brings it back"
             )),
@@ -160,7 +160,7 @@ fn chosen(word: &str, areas: &[(usize, String)], has_compressed: Option<bool>) -
     if let Ok(number) = word.parse::<usize>() {
         let found = areas.iter().find(|(index, _)| index + 1 == number);
         return found
-            .map(|(index, _)| *index)
+            .map(|(index, _)| Tier::Area(*index))
             .ok_or_else(|| format!("no area has the number {number}; {}", listed()));
     }
     let is_meant = |name: &str| {
@@ -170,7 +170,7 @@ fn chosen(word: &str, areas: &[(usize, String)], has_compressed: Option<bool>) -
     };
     let found: Vec<_> = areas.iter().filter(|(_, name)| is_meant(name)).collect();
     match found[..] {
-        [(index, _)] => Ok(*index),
+        [(index, _)] => Ok(Tier::Area(*index)),
         [] => Err(format!("{word}: no area of this name; {}", listed())),
         _ => Err(format!(
             "{word}: several areas have this name; give a number; {}",
@@ -316,8 +316,12 @@ mod tests {
     #[test]
     fn an_area_is_named_by_number_or_path() {
         let chosen = |word| chosen(word, &areas(), None);
-        assert_eq!((chosen("1"), chosen("/a"), chosen("disk")), (Ok(0), Ok(0), Ok(4)));
-        assert_eq!(chosen("3"), Ok(2));
+        let area = |index| Ok(Tier::Area(index));
+        assert_eq!(
+            (chosen("1"), chosen("/a"), chosen("disk")),
+            (area(0), area(0), area(4))
+        );
+        assert_eq!(chosen("3"), area(2));
         for (word, why) in [
             ("2", "no area has the number 2"),
             ("/b", "several areas"),
@@ -328,10 +332,13 @@ mod tests {
             assert!(text.contains(why) && !text.contains('\n'), "{text}");
         }
         let long = "/".repeat(NAME_MAX);
-        assert_eq!(super::chosen(&(long.clone() + "rest"), &[(5, long)], None), Ok(5));
+        assert_eq!(
+            super::chosen(&(long.clone() + "rest"), &[(5, long)], None),
+            area(5)
+        );
         assert_eq!(
             super::chosen("compressed", &areas(), Some(true)),
-            Ok(control::COMPRESSED)
+            Ok(Tier::Compressed)
         );
         let gone = super::chosen("0", &areas(), Some(false)).unwrap_err();
         assert!(gone.contains("swapon compressed"), "{gone}");

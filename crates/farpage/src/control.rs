@@ -12,6 +12,7 @@
 //! fetch a descriptor each; 3. when all have it, slots are handed out.
 
 mod client;
+mod tier;
 
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::ffi::OsString;
@@ -22,12 +23,13 @@ use farpage_core::readahead::hits::WindowCounts;
 use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::areas::{self, OpenArea};
-use crate::pool::{Area, Header, MAX_AREAS, Pool};
+use crate::pool::{Area, MAX_AREAS, Pool};
 use crate::supervisor::PathSpec;
 use crate::tier_files::{self, Followed};
 use crate::{check, compact, sys, thread};
 
 pub use client::{Client, Progress};
+pub use tier::{Tier, areas_of, has_compressed};
 
 /// A command is gone when it has not beaten for so long, in nanoseconds.
 const BEAT_MAX_NS: u64 = 5_000_000_000;
@@ -57,9 +59,6 @@ const SWAPOFF: u32 = 1;
 const SWAPON: u32 = 2;
 const SWAPON_COMPRESSED: u32 = 3;
 
-/// Stands for the compressed tier where the index of an area is asked for.
-pub const COMPRESSED: usize = MAX_AREAS;
-
 /// The part of the pool's header in which commands and the supervisor meet, and processes find what they are to empty.
 #[repr(C)]
 pub struct Control {
@@ -71,7 +70,7 @@ pub struct Control {
     phase: AtomicU32,
     request: AtomicU32,
     cancel: AtomicU32,
-    /// Index of the area that is meant, or that was chosen.
+    /// Number of the tier that is meant, or index of the area that was chosen.
     area: AtomicU32,
     /// Bytes of a new area; 0: as many as there are.
     size: AtomicU64,
@@ -82,7 +81,7 @@ pub struct Control {
     /// 1: nothing is to be compressed, the tier leaves or has left; and its limit before, in zpages.
     pub tier_shut: AtomicU32,
     tier_limit: AtomicU64,
-    /// What processes are to empty: area + 1, and a number that differs from the last one's above; 0: nothing.
+    /// What processes are to empty: number of the tier + 1, and a number that differs from the last one's above; 0: nothing.
     pub job: AtomicU32,
     /// How: `swapoff::Order` as a number, and the size of windows.
     pub order: AtomicU32,
@@ -131,9 +130,8 @@ impl Control {
 /// What a command may ask for.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// `area` may be [`COMPRESSED`].
     Swapoff {
-        area: usize,
+        tier: Tier,
         order: u32,
         window: u32,
     },
@@ -142,58 +140,11 @@ pub enum Request {
     SwaponCompressed,
 }
 
-/// Whether the tree compresses pages; `None`: it never did.
-#[must_use]
-pub fn has_compressed(pool: &Pool) -> Option<bool> {
-    let is_open = pool.header().control.tier_shut.load(Ordering::Relaxed) == 0;
-    (pool.layout().zpage_count > 0).then_some(is_open)
-}
-
-/// Pages that are in an area still.
-fn left_in(pool: &Pool, area: usize) -> u64 {
-    if area < MAX_AREAS {
-        return pool.slots().count_used(area);
-    }
-    let classes = pool.zpool().tally();
-    classes.iter().map(|class| class.objects as u64).sum()
-}
-
-/// From now on nothing is compressed.
-fn shut_tier(header: &Header) {
-    let control = &header.control;
-    // What `reopen` needs is there before it is wanted: the supervisor may be killed here.
-    let limit = header.zpages_limit.load(Ordering::SeqCst);
-    control.tier_limit.store(limit, Ordering::SeqCst);
-    control.tier_shut.store(1, Ordering::SeqCst);
-    header.zpages_limit.store(0, Ordering::SeqCst);
-}
-
-/// An area that was being emptied takes pages again.
-fn reopen(pool: &Pool, area: usize) {
-    if area < MAX_AREAS {
-        tier_files::open_to_pages(pool, area);
-        return;
-    }
-    let control = &pool.header().control;
-    if control.tier_shut.swap(0, Ordering::SeqCst) != 0 {
-        let limit = control.tier_limit.load(Ordering::SeqCst);
-        pool.header().zpages_limit.store(limit, Ordering::SeqCst);
-    }
-}
-
-/// Areas of a tree that pages may be written to: index and name.
-#[must_use]
-pub fn areas_of(pool: &Pool) -> Vec<(usize, String)> {
-    let open = |(_, area): &(usize, &Area)| area.open.load(Ordering::Relaxed) != 0;
-    let areas = pool.header().area.iter().enumerate().filter(open);
-    areas.map(|(index, area)| (index, area.name())).collect()
-}
-
 /// What the supervisor is about.
 enum Work {
     Idle,
     Emptying {
-        index: usize,
+        tier: Tier,
         left: u64,
         since_ns: u64,
         /// How often in a row the rest was found to be named by no page, and when to look again.
@@ -283,7 +234,7 @@ impl Server {
                     SWAPOFF => self.begin_swapoff(now),
                     SWAPON => self.begin_swapon(now),
                     _ => {
-                        reopen(&self.pool, COMPRESSED);
+                        Tier::Compressed.reopen(&self.pool);
                         self.answer(phase::DONE);
                         Ok(())
                     }
@@ -293,7 +244,7 @@ impl Server {
                 }
             }
             Work::Idle => {}
-            Work::Emptying { index, .. } if cancelled => self.give_up(index, "interrupted"),
+            Work::Emptying { tier, .. } if cancelled => self.give_up(tier, "interrupted"),
             Work::Emptying { .. } => self.watch_emptying(now),
             Work::Adding { index, since_ns } => self.watch_adding(index, since_ns, now, cancelled),
             Work::Closing { index, since_ns } => self.watch_closing(index, since_ns, now),
@@ -324,56 +275,39 @@ impl Server {
         &self.pool.header().area[index]
     }
 
-    /// How messages call an area.
-    fn name(&self, index: usize) -> String {
-        match index {
-            COMPRESSED => "compressed".to_owned(),
-            index => self.area(index).name(),
-        }
-    }
-
     fn begin_swapoff(&mut self, now: u64) -> Result<(), String> {
         let header = self.pool.header();
         let control = &header.control;
-        let index = control.area.load(Ordering::Relaxed) as usize;
-        let is_open = |index: &usize| self.area(*index).open.load(Ordering::Relaxed) != 0;
-        let is_there = match index {
-            COMPRESSED => has_compressed(&self.pool) == Some(true),
-            index => index < MAX_AREAS && is_open(&index),
-        };
-        if !is_there {
-            return Err("there is no such area any more; farpage stat --json lists them".into());
-        }
+        let tier = Tier::of(control.area.load(Ordering::Relaxed))
+            .filter(|tier| tier.is_open(&self.pool))
+            .ok_or("there is no such area any more; farpage stat --json lists them")?;
+        let pages = tier.pages(&self.pool);
         // What is compressed takes RAM as it is.
-        let (pages, packed) = match index {
-            COMPRESSED => (left_in(&self.pool, index) as i64, header.zpool_pages()),
-            index => (self.area(index).used.load(Ordering::Relaxed).max(0), 0),
-        };
-        let in_ram = (packed - header.excess(thread::headroom_of(header))).max(0);
+        let in_ram = (tier.ram(&self.pool) - header.excess(thread::headroom_of(header))).max(0);
         let free =
             |area: &Area| area.blocks.load(Ordering::Relaxed) as i64 - area.used.load(Ordering::Relaxed);
-        let others = (0..MAX_AREAS).filter(|other| *other != index).filter(is_open);
-        let elsewhere: i64 = others.map(|other| free(self.area(other))).sum();
+        let others = areas_of(&self.pool).into_iter().map(|(index, _)| index);
+        let elsewhere: i64 = others
+            .filter(|other| Tier::Area(*other) != tier)
+            .map(|other| free(self.area(other)))
+            .sum();
         if pages > in_ram + elsewhere {
             let bytes = |pages: i64| format_size(pages as u64 * PAGE_SIZE as u64);
             return Err(format!(
                 "{}: the {} in it do not fit elsewhere: {} of the budget and {} of other areas are free, {} too little; add \
                  one with farpage swapon first",
-                self.name(index),
+                tier.name(&self.pool),
                 bytes(pages),
                 bytes(in_ram),
                 bytes(elsewhere),
                 bytes(pages - in_ram - elsewhere)
             ));
         }
-        match index {
-            COMPRESSED => shut_tier(header),
-            index => tier_files::close_to_pages(&self.pool, index),
-        }
-        let left = left_in(&self.pool, index);
+        tier.shut(&self.pool);
+        let left = tier.left(&self.pool);
         control.total.store(left, Ordering::Relaxed);
         self.work = Work::Emptying {
-            index,
+            tier,
             left,
             since_ns: now,
             looks: 0,
@@ -382,14 +316,14 @@ impl Server {
             unreadable: control.unreadable.load(Ordering::Relaxed),
         };
         self.jobs = self.jobs.wrapping_add(1) & 0xff_ffff;
-        control.set_job(self.jobs << 8 | (index as u32 + 1));
+        control.set_job(self.jobs << 8 | (tier.number() + 1));
         header.ask_to_reclaim();
         Ok(())
     }
 
     fn watch_emptying(&mut self, now: u64) {
         let Work::Emptying {
-            index,
+            tier,
             left,
             since_ns,
             looks,
@@ -400,12 +334,15 @@ impl Server {
         else {
             return;
         };
-        let (index, control) = (*index, &self.pool.header().control);
-        let used = left_in(&self.pool, index);
+        let (tier, control) = (*tier, &self.pool.header().control);
+        let used = tier.left(&self.pool);
         if used < *left {
             (*left, *since_ns, *looks, *look_ns) = (used, now, 0, now + LOOK_NS);
         }
-        if used > 0 && now >= *look_ns && index != COMPRESSED {
+        if let Tier::Area(index) = tier
+            && used > 0
+            && now >= *look_ns
+        {
             // A process that died between two steps may have left a reference that no page holds. Counting again gives it up
             // (`recount`) unless a process stands still that could; nobody needs what it refers to. Its slot stays taken
             // until then, without a file.
@@ -413,28 +350,13 @@ impl Server {
             *looks = if lost == Some(used) { *looks + 1 } else { 0 };
             *look_ns = now + LOOK_NS;
         }
-        // Processes that share a slot let their own pages name the new one, for which the old one waits.
-        let moved = self.pool.header().moved.load(Ordering::Relaxed);
         let idle_ns = now.saturating_sub(*since_ns);
-        let is_settled = || match index {
-            COMPRESSED => moved <= 0 || idle_ns > RENAME_NS,
-            index => self.pool.slots().settled(index) == Some(used),
-        };
-        let is_over = (used == 0 || *looks >= LOOKS) && is_settled();
-        if is_over && index == COMPRESSED {
+        if (used == 0 || *looks >= LOOKS) && tier.is_settled(&self.pool, used, idle_ns) {
             control.set_job(0);
-            compact::give_back_empty(&self.pool);
-            self.answer(phase::DONE);
+            self.close(tier, now);
             return;
         }
-        if is_over {
-            control.set_job(0);
-            tier_files::forget(&self.pool, index);
-            tier_files::announce(&self.pool);
-            self.work = Work::Closing { index, since_ns: now };
-            return;
-        }
-        if now.saturating_sub(*since_ns) < PATIENCE_NS {
+        if idle_ns < PATIENCE_NS {
             return;
         }
         let why = if control.unreadable.load(Ordering::Relaxed) > *unreadable {
@@ -444,14 +366,29 @@ impl Server {
         } else {
             "a process that has pages in it does not answer; let it run on if it is stopped"
         };
-        self.give_up(index, why);
+        self.give_up(tier, why);
     }
 
-    /// The area takes pages again.
-    fn give_up(&mut self, index: usize, why: &str) {
+    /// Nothing is in it any more.
+    fn close(&mut self, tier: Tier, now: u64) {
+        match tier {
+            Tier::Area(index) => {
+                tier_files::forget(&self.pool, index);
+                tier_files::announce(&self.pool);
+                self.work = Work::Closing { index, since_ns: now };
+            }
+            Tier::Compressed => {
+                compact::give_back_empty(&self.pool);
+                self.answer(phase::DONE);
+            }
+        }
+    }
+
+    /// It takes pages again.
+    fn give_up(&mut self, tier: Tier, why: &str) {
         self.pool.header().control.set_job(0);
-        reopen(&self.pool, index);
-        let name = self.name(index);
+        tier.reopen(&self.pool);
+        let name = tier.name(&self.pool);
         self.fail(&format!("{name}: {why}; it stays in use"));
     }
 

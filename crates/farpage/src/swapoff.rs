@@ -24,7 +24,7 @@ use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::readahead::window;
 use farpage_core::swap_table::SlotKind;
 
-use crate::control::COMPRESSED;
+use crate::control::Tier;
 use crate::mm::{CHUNK_PAGES, Mm, TOUCHED, mm};
 use crate::relocate::{Batch, GAP_MAX};
 use crate::slot_caches;
@@ -185,13 +185,14 @@ impl<'a> Job<'a> {
     fn new(mm: &'a Mm, (number, lane): (u32, u32), memory: &'a Memory) -> Job<'a> {
         let control = &mm.header().control;
         let order = control.order.load(Ordering::Relaxed) as usize;
-        let what = match (number & 0xff) as usize - 1 {
-            COMPRESSED => What::Compressed,
-            area => {
+        let what = match Tier::of((number & 0xff) - 1) {
+            Some(Tier::Area(area)) => {
                 let device = mm.pool().devices()[area];
                 let first = device.first_cluster * CLUSTER_SLOTS as u32;
                 What::Slots(first..first + device.slots)
             }
+            Some(Tier::Compressed) => What::Compressed,
+            None => What::Slots(0..0),
         };
         let budget = mm.header().budget.load(Ordering::Relaxed);
         let most = (budget / PAGES_PER_BATCHED).clamp(BATCH_LEAST, BATCH_MAX as i64) as u32;

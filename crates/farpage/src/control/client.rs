@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use farpage_core::devices;
 
-use super::{Request, SWAPOFF, SWAPON, SWAPON_COMPRESSED, TEXT_MAX, left_in, phase, reopen};
+use super::{Request, SWAPOFF, SWAPON, SWAPON_COMPRESSED, TEXT_MAX, Tier, phase};
 use crate::pool::Pool;
 use crate::{bell, ledger, sys};
 
@@ -60,8 +60,8 @@ impl Client {
         };
         control.cancel.store(0, Ordering::Relaxed);
         match request {
-            Request::Swapoff { area, order, window } => {
-                control.area.store(*area as u32, Ordering::Relaxed);
+            Request::Swapoff { tier, order, window } => {
+                control.area.store(tier.number(), Ordering::Relaxed);
                 control.order.store(*order, Ordering::Relaxed);
                 control.window.store(*window, Ordering::Relaxed);
                 control.request.store(SWAPOFF, Ordering::Relaxed);
@@ -92,28 +92,35 @@ impl Client {
         let header = self.pool.header();
         let control = &header.control;
         control.beat.fetch_add(1, Ordering::Relaxed);
-        let area = control.area.load(Ordering::Relaxed) as usize;
+        let area = control.area.load(Ordering::Relaxed);
         match control.phase.load(Ordering::Acquire) {
-            phase::DONE => Progress::Done { area },
+            phase::DONE => Progress::Done { area: area as usize },
             phase::FAILED => Progress::Failed(String::from_utf8_lossy(&control.read()).into_owned()),
             phase::IDLE => {
                 Progress::Failed("the supervisor took this command for dead and gave it up".into())
             }
             _ if self.supervisor_ended() => {
                 // What is left of its work nobody else would undo.
-                if control.request.load(Ordering::Relaxed) == SWAPOFF {
+                if let Some(tier) = self.leaving() {
                     control.set_job(0);
-                    reopen(&self.pool, area);
+                    tier.reopen(&self.pool);
                 }
                 Progress::Failed(
                     "the supervisor of the tree has ended meanwhile; the area stays in use".into(),
                 )
             }
             _ => Progress::Running {
-                left: left_in(&self.pool, area),
+                left: self.leaving().map_or(0, |tier| tier.left(&self.pool)),
                 total: control.total.load(Ordering::Relaxed),
             },
         }
+    }
+
+    /// What the request takes away.
+    fn leaving(&self) -> Option<Tier> {
+        let control = &self.pool.header().control;
+        let is_swapoff = control.request.load(Ordering::Relaxed) == SWAPOFF;
+        Tier::of(control.area.load(Ordering::Relaxed)).filter(|_| is_swapoff)
     }
 
     /// Whether the supervisor has been gone for a while. For a moment it may be: when the command has ended and left children,
