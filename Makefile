@@ -4,7 +4,7 @@ PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
 CARGO ?= cargo
 FARPAGE := $(ROOT)/target/release/farpage
 PRELOAD := $(ROOT)/target/release/libfarpage_preload.so
-# Without debug information: the library lies in memory, whole, in every tree.
+# Without symbols: the library lies in memory, whole, in every tree.
 EMBEDDED := $(ROOT)/target/release/embedded/libfarpage_preload.so
 # jemalloc is compiled once, for the release; the other builds link that one (its configure takes minutes on a slow machine).
 JEMALLOC = $(shell ls -t $(ROOT)/target/release/build/tikv-jemalloc-sys-*/out/lib/libjemalloc_pic.a 2>/dev/null | head -1)
@@ -25,7 +25,7 @@ build: ## target/release/farpage, which carries the preload library
 
 $(EMBEDDED): $(PRELOAD)
 	@mkdir -p $(dir $@)
-	objcopy --strip-debug $< $@
+	objcopy --strip-all $< $@
 
 kill-build: $(EMBEDDED) ## the same with points at which processes kill themselves (see crates/farpage-core/src/kill.rs)
 	JEMALLOC_OVERRIDE=$(JEMALLOC) $(CARGO) build $(KILL) -p farpage-preload
