@@ -1,4 +1,6 @@
-//! A page on its way to the compressed tier: in which form it becomes smaller, and whether that is small enough.
+//! A page on its way to the compressed tier, in which form it becomes smaller, and whether that is small enough; and back.
+//!
+//! LZ4 by two libraries: what compresses needs its table in a place of ours, what unpacks must be fast with runs (decision 0031).
 
 use core::sync::atomic::Ordering;
 
@@ -74,6 +76,11 @@ fn compress_as(form: Form, content: &Page, context: &mut Context) -> Option<usiz
     (length < PAGE_SIZE).then_some(length)
 }
 
+/// Unpacks what [`compress`] made, in the form it had; false if that is not a page. Allocates nothing, also then.
+pub fn unpack(packed: &[u8], to: &mut Page) -> bool {
+    matches!(lzzzz::lz4::decompress(packed, to), Ok(PAGE_SIZE))
+}
+
 /// The smaller form and its length; planes only if that makes the page worth keeping, of which they save a sixteenth.
 fn try_both(content: &Page, worth: usize, context: &mut Context) -> Option<(Form, usize)> {
     let planes = compress_as(Form::Planes, content, context).filter(|length| *length <= worth);
@@ -87,4 +94,37 @@ fn try_both(content: &Page, worth: usize, context: &mut Context) -> Option<(Form
         return Some((Form::Planes, length));
     }
     plain.map(|length| (Form::Plain, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use lz4_flex::block::{CompressTable, compress_into_with_table};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Pieces of a page: some bytes, repeated with a period as long as they are.
+    fn page_of(pieces: &[(Vec<u8>, usize)]) -> Page {
+        let bytes = pieces.iter().flat_map(|(some, times)| some.repeat(*times));
+        let mut page = [0; PAGE_SIZE];
+        page.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+        page
+    }
+
+    proptest! {
+        /// Runs of any period: matches that overlap what they copy from, which the two libraries copy in different ways.
+        #[test]
+        fn what_one_library_packs_the_other_unpacks(
+            pieces in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 1..40), 1..200usize), 0..30),
+            cut in 0..PAGE_SIZE,
+        ) {
+            let (page, mut table) = (page_of(&pieces), CompressTable::small());
+            let mut packed = [0; 2 * PAGE_SIZE];
+            let length = compress_into_with_table(&page, &mut packed, &mut table).unwrap();
+            let mut back = [1; PAGE_SIZE];
+            prop_assert!(unpack(&packed[..length], &mut back));
+            prop_assert_eq!(&back[..], &page[..]);
+            prop_assert!(!unpack(&packed[..cut.min(length - 1)], &mut back), "a part is no page");
+        }
+    }
 }

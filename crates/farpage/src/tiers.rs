@@ -24,7 +24,7 @@ use farpage_core::swap_table::{Backing, Impossible, SlotWord};
 use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::{HEADER_BYTES, Handle};
 
-use crate::compress::Compressed;
+use crate::compress::{self, Compressed};
 use crate::mm::{Mm, PAGE, fd};
 use crate::pool::Pool;
 use crate::sys::{self, Errno};
@@ -145,11 +145,11 @@ fn unpack_object(
         Form::Plain => &mut *page,
         Form::Planes => &mut *planes,
     };
-    let decoded = lz4_flex::block::decompress_into(&packed[..length], &mut to[..]);
+    let is_whole = compress::unpack(&packed[..length], to);
     if form == Form::Planes {
         planes::join(planes, page);
     }
-    (matches!(decoded, Ok(PAGE_SIZE)) && crc32c::crc32c(&page[..]) == crc).then_some(crc)
+    (is_whole && crc32c::crc32c(&page[..]) == crc).then_some(crc)
 }
 
 /// The area and the block of a slot; none for a slot without a file.
