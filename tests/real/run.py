@@ -17,6 +17,7 @@ import time
 
 import bench_test  # noqa: F401 (registers its tests)
 import checks  # noqa: F401
+import daemon_test  # noqa: F401
 import damaged_pool_test  # noqa: F401
 import host_swap_test
 import huge_test  # noqa: F401

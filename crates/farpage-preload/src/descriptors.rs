@@ -4,52 +4,53 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use farpage::mm::{fd, mm, mode};
-use farpage::{sys, trap};
+use farpage::mm::{mm, mode};
+use farpage::sys;
+use farpage::trap::descriptors::answer;
 
 use crate::real::call_real;
 use crate::result;
 
-fn is_on() -> bool {
-    mm().mode.load(Ordering::Relaxed) != mode::OFF
-}
-
-fn is_protected(number: c_int) -> bool {
-    is_on() && (mm().fd(0)..mm().fd(fd::COUNT)).contains(&number)
+/// The answer to a call that names the tree's descriptors, which libc's own function must not make.
+pub fn answered(nr: i64, args: [u64; 3]) -> Option<c_int> {
+    let [a, b, c] = args;
+    let is_on = mm().mode.load(Ordering::Relaxed) != mode::OFF;
+    let answer = is_on.then(|| answer(mm(), nr, &[a, b, c, 0, 0, 0])).flatten();
+    answer.map(|answer| result(answer) as c_int)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(number: c_int) -> c_int {
-    if is_protected(number) {
-        return 0;
+    if let Some(answer) = answered(libc::SYS_close, [number as u64, 0, 0]) {
+        return answer;
     }
     call_real!(close as fn(c_int) -> c_int, number)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    if is_protected(to) {
-        return result(-i64::from(libc::EBADF)) as c_int;
+    if let Some(answer) = answered(libc::SYS_dup2, [from as u64, to as u64, 0]) {
+        return answer;
     }
     call_real!(dup2 as fn(c_int, c_int) -> c_int, from, to)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if is_protected(to) {
-        return result(-i64::from(libc::EBADF)) as c_int;
+    if let Some(answer) = answered(libc::SYS_dup3, [from as u64, to as u64, flags as u64]) {
+        return answer;
     }
     call_real!(dup3 as fn(c_int, c_int, c_int) -> c_int, from, to, flags)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
-    let args = [u64::from(first), u64::from(last), flags as u64, 0, 0, 0];
-    if !is_on() {
-        // SAFETY: the caller's call.
-        return result(unsafe { sys::raw(libc::SYS_close_range, args) }) as c_int;
+    let [first, last] = [u64::from(first), u64::from(last)];
+    if let Some(answer) = answered(libc::SYS_close_range, [first, last, flags as u64]) {
+        return answer;
     }
-    result(trap::close_range(args)) as c_int
+    // SAFETY: the caller's call.
+    result(unsafe { sys::raw(libc::SYS_close_range, [first, last, flags as u64, 0, 0, 0]) }) as c_int
 }
 
 #[unsafe(no_mangle)]

@@ -20,6 +20,7 @@ use crate::pool::{MANAGED_PAGES, flag};
 use crate::proc_dirs::{self, has_io_uring};
 use crate::reclaim;
 use crate::sys::{self, Errno};
+use crate::trap::descriptors;
 use crate::{signals, stacks, thread, tier_files, trap, uffd};
 
 /// Called when the tree's sum of writable memory has grown, before this process can touch what is new: the last moment to become
@@ -96,6 +97,7 @@ fn run_steps(mm: &Mm) -> Result<(), Step> {
     mm.prepare_active().map_err(|e| ("mapping page states", e))?;
     kill_point!("activate-marked");
     tier_files::follow(mm).map_err(|e| ("opening a swap file of the tree", e))?;
+    descriptors::check_place(mm).map_err(|e| ("having descriptors of its own (CLONE_FILES?)", e))?;
     open_userfaultfd(mm).map_err(|e| ("userfaultfd", e))?;
     signals::strip_masks();
     trap::install(mm).map_err(|e| ("the seccomp filter", e))?;

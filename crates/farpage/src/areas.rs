@@ -4,7 +4,7 @@
 //! Plain system calls on descriptors of ours.
 #![allow(unsafe_code)]
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -207,12 +207,18 @@ fn existing(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
         fs::remove_file(path).map_err(|e| format!("--swap {shown}: {e}"))?;
         return sized(file, path, size);
     }
+    let file = open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
+    // Until the last process of the tree has closed it. Two trees once wrote over each other's pages.
+    if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        return Err(format!(
+            "--swap {shown}: the file is in use by another farpage run, or locked by another program; name another"
+        ));
+    }
     let head = nobodys_head(&mut probe).ok_or_else(|| {
         format!(
             "--swap {shown}: the file holds data that is not farpage's; name a new file or remove this one"
         )
     })?;
-    let file = open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
     whole(file, head, path, length, size)
 }
 

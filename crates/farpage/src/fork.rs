@@ -89,6 +89,14 @@ fn make_room(mm: &Mm) {
 
 fn fork_alone(nr: i64, args: [u64; 6]) -> i64 {
     let mm = mm();
+    if args[0] & libc::CLONE_FILES as u64 != 0 {
+        // The child's userfaultfd would take the place of the parent's, whose pages would read as zeros from then on.
+        sys::complain(&[
+            "farpage: a program that swaps can't share its descriptors and not its memory (clone with CLONE_FILES alone): ",
+            "EINVAL; give it a larger --ram",
+        ]);
+        return -i64::from(libc::EINVAL);
+    }
     make_room(mm);
     let _alone = mm.gate.alone();
     // A borrower in a namespace of its own can't name itself.

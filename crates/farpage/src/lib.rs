@@ -41,6 +41,7 @@ pub mod kept;
 #[cfg(feature = "kill-points")]
 pub mod kill;
 pub mod ledger;
+mod life;
 pub mod maps;
 mod mean;
 pub mod mem;

@@ -58,10 +58,12 @@ pub mod fd {
     pub const PAGEMAP: i32 = 11;
     /// The directory /proc as the tree knows it, in a process that counts in another pid namespace (`numbers`).
     pub const PROC: i32 = 12;
+    /// The end of a pipe that tells the supervisor whether anybody of the tree lives (`life`).
+    pub const LIFE: i32 = 13;
     /// What an active process opens for itself, and exec closes.
     pub const OWN: [i32; 3] = [UFFD, PAGEMAP, PROC];
     /// The last one always holds the pool (`trap::is_inherited`).
-    pub const COUNT: i32 = 14;
+    pub const COUNT: i32 = 15;
 }
 
 pub struct Mm {

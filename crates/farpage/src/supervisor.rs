@@ -29,6 +29,7 @@ use crate::control::Server;
 use crate::inherited::SignalState;
 use crate::join::ENV_POOL;
 use crate::ledger::Ledger;
+use crate::life::Life;
 use crate::mm::fd;
 use crate::pool::{Geometry, MAX_AREAS, Pool, flag};
 use crate::snapshot::Snapshot;
@@ -124,21 +125,29 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     let open = areas::open_all(&config.areas).map_err(RunError::Setup)?;
     let (pool_fd, pool) = make_pool(&config, &open).map_err(RunError::Setup)?;
     let bell = Bell::hang(pool.header()).map_err(|e| RunError::Setup(format!("cannot make a pipe: {e}")))?;
+    let mut life = Life::begin().map_err(|e| RunError::Setup(format!("cannot make a pipe: {e}")))?;
     let library = make_library(config.preload)
         .map_err(|e| RunError::Setup(format!("cannot place the preload library in memory: {e}")))?;
     // A signal sent to us while the command starts waits until there is somebody to pass it on to.
     let signals = SignalState::hold(&FORWARDED, config.ignores_sigpipe);
-    let started = start(&config, &pool, pool_fd, &library, &open, signals);
+    let given = [
+        (pool_fd, fd::POOL),
+        (library.as_raw_fd(), fd::LIBRARY),
+        (life.descriptor(), fd::LIFE),
+    ];
+    let started = start(&config, &pool, &given, &open, signals);
     if let Ok(child) = &started {
         forward_signals(child.id() as i32);
     }
     signals.release();
     let mut child = started?;
     drop(library);
+    life.let_go();
     let mut rounds = Rounds {
         bell,
         ledger: Ledger::new(pool, pool_fd),
         server: Server::new(pool, pool_fd, open),
+        life,
         looked_ns: 0,
     };
     #[cfg(feature = "kill-points")]
@@ -146,10 +155,10 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     let exit_code = watch(&mut child, &mut rounds, &mut config.on_tick);
     rounds.ledger.tick();
     let snapshot = Snapshot::of(&pool);
-    if rounds.ledger.live() > 0 {
-        keep_books_in_background(rounds);
-    } else {
+    if rounds.is_over() {
         rounds.server.end();
+    } else {
+        keep_books_in_background(rounds);
     }
     Ok(Outcome { exit_code, snapshot })
 }
@@ -302,19 +311,17 @@ fn make_library(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
+/// Starts the command. `given` are our descriptors and their places among the tree's, the pool first.
 fn start(
     config: &RunConfig,
     pool: &Pool,
-    pool_fd: i32,
-    library: &OwnedFd,
+    given: &[(i32, i32)],
     open: &[OpenArea],
     signals: SignalState,
 ) -> Result<Child, RunError> {
     let base = pool.header().fd_base.load(Ordering::Relaxed) as i32;
-    let mut wanted = vec![
-        (pool_fd, base + fd::POOL),
-        (library.as_raw_fd(), base + fd::LIBRARY),
-    ];
+    let pool_fd = given[0].0;
+    let mut wanted: Vec<_> = given.iter().map(|&(from, which)| (from, base + which)).collect();
     wanted.extend(
         open.iter()
             .enumerate()
@@ -417,10 +424,16 @@ struct Rounds {
     bell: Bell,
     ledger: Ledger,
     server: Server,
+    life: Life,
     looked_ns: u64,
 }
 
 impl Rounds {
+    /// Whether the tree has ended, as far as the last tick knows and the kernel.
+    fn is_over(&self) -> bool {
+        self.ledger.live() == 0 && self.life.is_over()
+    }
+
     /// Waits for the next tick, or until `other` can be read.
     fn wait(&mut self, other: i32) {
         self.bell.wait(other, tick_ms(&self.server));
@@ -493,7 +506,7 @@ fn keep_books_in_background(mut rounds: Rounds) {
     }
     let header = rounds.ledger.pool().header();
     header.supervisor.store(sys::getpid(), Ordering::Relaxed);
-    while rounds.ledger.live() > 0 {
+    while !rounds.is_over() {
         rounds.wait(-1);
         rounds.tick();
     }

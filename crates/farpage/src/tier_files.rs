@@ -283,7 +283,7 @@ fn copy_of(pid: i32, theirs: i32) -> Result<i32, Errno> {
 }
 
 /// Device and inode behind a descriptor.
-fn identity(fd: i32) -> Result<(u64, u64), Errno> {
+pub fn identity(fd: i32) -> Result<(u64, u64), Errno> {
     // SAFETY: stat is plain data; the call fills it.
     unsafe {
         let mut stat: libc::stat = core::mem::zeroed();

@@ -10,6 +10,7 @@
 //! survives bad pointers.
 #![allow(unsafe_code)]
 
+pub mod descriptors;
 pub mod pieces;
 pub mod present;
 
@@ -258,8 +259,8 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
         }
         return engine_stack::blocked(|| memory_call(nr, args));
     }
-    if nr == libc::SYS_close_range {
-        return close_range(args);
+    if let Some(result) = descriptors::answer(mm(), nr, &args) {
+        return result;
     }
     if let Some(result) = pieces::message(nr, args) {
         return result;
@@ -418,20 +419,6 @@ impl Pins {
             let _ = unsafe { sys::munmap(self.far, (FAR_MAX * 16) as u64) };
         }
     }
-}
-
-/// close_range over our descriptors closes what lies beside them.
-pub fn close_range(args: [u64; 6]) -> i64 {
-    let [first, last, flags, ..] = args;
-    let (lo, hi) = (mm().fd(0) as u64, mm().fd(fd::COUNT - 1) as u64);
-    let mut result = 0;
-    for (from, to) in [(first, last.min(lo - 1)), (first.max(hi + 1), last)] {
-        if from <= to {
-            // SAFETY: the program's own descriptors.
-            result = unsafe { sys::raw(libc::SYS_close_range, [from, to, flags, 0, 0, 0]) };
-        }
-    }
-    result
 }
 
 /// Calls about mappings, on managed addresses.
