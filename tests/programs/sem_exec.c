@@ -391,6 +391,32 @@ static void environment(void)
 	free(value);
 }
 
+/* An environment that the program keeps in an array of its own: libc hands it to the child of system and popen as it is, which ended at
+ * a call with such a pointer. */
+static void own_environment(void)
+{
+	char **before = environ;
+	size_t count = 0;
+	while (before[count])
+		count++;
+	char **own = cold_alloc((count + 2) * sizeof *own);
+	memcpy(own, before, count * sizeof *own);
+	own[count] = cold_string("FARPAGE_OWN=1");
+	own[count + 1] = NULL;
+	environ = own;
+	shell();
+	CHECK_EQ("its variable reaches a child", 0, WEXITSTATUS(system("test \"$FARPAGE_OWN\" = 1")));
+	void (*interrupt)(int) = signal(SIGINT, SIG_IGN);
+	CHECK_EQ("SIGINT ignored before is so in the child", 0, WEXITSTATUS(system("kill -INT $$; exit 0")));
+	signal(SIGINT, SIG_DFL);
+	int status = system("kill -INT $$; exit 0");
+	CHECK("SIGINT is not ignored in the child otherwise", WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+	signal(SIGINT, interrupt);
+	CHECK_EQ("a child of pclose that exits", 5, ({ FILE *f = popen("exit 5", "re"); WEXITSTATUS(pclose(f)); }));
+	CHECK("popen of no kind", popen("true", "x") == NULL && errno == EINVAL);
+	environ = before;
+}
+
 /* Environment with our variables alone: what a program does that starts others with a clean one. */
 static void clean_environment(void)
 {
@@ -502,7 +528,7 @@ int main(int argc, char **argv)
 		{"vforks", vforks},	    {"vfork_leaves_nothing", vfork_leaves_nothing},
 		{"vfork_outlives", vfork_outlives},
 		{"clone_vm", clone_vm},	{"spawned", spawned},
-		{"shell", shell},	    {"environment", environment},
+		{"shell", shell},	    {"environment", environment},	{"own_environment", own_environment},
 		{"clean_environment", clean_environment},
 		{"traced_vfork", traced_vfork}, {"searched", searched},
 	};

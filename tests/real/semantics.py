@@ -11,9 +11,11 @@ from context import REGISTRY, Test, last_words, test
 
 SEMANTICS = (
     "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_exec sem_syscalls "
-    "sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_stacks sem_vfork"
+    "sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_stacks sem_vfork "
+    "sem_descriptors"
 ).split()
-AS_USER = ("sem_mmap", "sem_mremap", "sem_fork", "sem_exec", "sem_syscalls", "sem_files", "sem_task", "sem_ipc")
+AS_USER = ("sem_mmap", "sem_mremap", "sem_fork", "sem_exec", "sem_syscalls", "sem_files", "sem_task", "sem_ipc",
+           "sem_descriptors")
 # Budget and data in `make test`, MiB: what makes some tens of thousands of pages leave, and no hundreds of thousands.
 QUICK_SIZES = {
     "sem_malloc": (16, 16),
@@ -36,6 +38,7 @@ QUICK_SIZES = {
     "sem_threads": (64, 8),
     "sem_stacks": (20, 22),
     "sem_vfork": (24, 16),
+    "sem_descriptors": (24, 16),
 }
 
 

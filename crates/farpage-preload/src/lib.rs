@@ -19,6 +19,7 @@ mod placed;
 mod plain;
 mod process;
 mod real;
+mod shell;
 mod signal;
 mod threads;
 
@@ -49,6 +50,7 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, environment: 
 
 unsafe extern "C" fn after_fork_in_child() {
     farpage::join::rejoin_after_dormant_fork();
+    shell::forget();
 }
 
 /// A raw result as libc gives it: -1 and errno for errors.

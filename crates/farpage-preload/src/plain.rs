@@ -1,17 +1,23 @@
 //! The arguments of a spawn, copied out of managed memory.
 //!
 //! The child of posix_spawn runs with all signals blocked: a fault or a trapped system call would end it. So nothing it
-//! touches may be managed: path, argument and environment strings, file actions and their paths are copied to plain memory.
+//! touches may be managed: path, argument and environment strings, file actions and their paths are copied to plain memory. A dormant
+//! process copies them where actions would close the tree's descriptors.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
+use farpage::mm::{fd, mm};
 use farpage::pool::is_managed;
 use farpage::sys;
 
+/// Tags of actions, in the low half of their first word. A close has its descriptor in the low half of the second, closefrom its first.
+const CLOSE: u32 = 0;
+const CLOSE_FROM: u32 = 5;
 /// Size of glibc's posix_spawnattr_t.
 const ATTRIBUTES_LEN: usize = 336;
 
 type Strings = *const *const c_char;
+type Action = [u64; 4];
 
 /// glibc's posix_spawn_file_actions_t, as far as it must be known: actions of 32 bytes, in which a word may be a path.
 #[repr(C)]
@@ -19,7 +25,7 @@ type Strings = *const *const c_char;
 struct FileActions {
     allocated: c_int,
     used: c_int,
-    actions: *const [u64; 4],
+    actions: *const Action,
     rest: [c_int; 16],
 }
 
@@ -85,9 +91,13 @@ impl Writer {
         // SAFETY: the caller's structure with `used` actions.
         unsafe {
             let head = self.bytes(actions.cast(), size_of::<FileActions>()) as *mut FileActions;
-            let used = (*actions).used.max(0) as usize;
-            let list = self.bytes((*actions).actions.cast(), used * 32) as *mut [u64; 4];
+            let (list, mut used) = (self.at as *mut Action, 0);
+            each_made(actions, |action| {
+                self.bytes((&raw const action).cast(), size_of::<Action>());
+                used += 1;
+            });
             (*head).actions = list;
+            (*head).used = used as c_int;
             for i in 0..used {
                 for word in &mut *list.add(i) {
                     // The only pointers in an action are paths; its numbers are no managed addresses.
@@ -99,6 +109,46 @@ impl Writer {
             head as *const c_void
         }
     }
+}
+
+/// The caller's actions.
+unsafe fn each_action(actions: *const FileActions) -> impl Iterator<Item = Action> {
+    // SAFETY: the caller's structure with `used` actions, or NULL.
+    let actions = unsafe { actions.as_ref() };
+    actions.into_iter().flat_map(|actions| {
+        // SAFETY: as above.
+        (0..actions.used.max(0) as usize).map(|i| unsafe { *actions.actions.add(i) })
+    })
+}
+
+/// What is made of the caller's actions: a closefrom that would reach the tree's descriptors closes what is below them, and what is
+/// above. (The filter answers as if they were closed, so that libc, which looks for what is open still, closed them for ever.)
+unsafe fn each_made(actions: *const FileActions, mut make: impl FnMut(Action)) {
+    let (lo, hi) = (mm().fd(0), mm().fd(fd::COUNT - 1));
+    // SAFETY: as the caller's.
+    for action in unsafe { each_action(actions) } {
+        let number = action[1] as i32;
+        match action[0] as u32 {
+            CLOSE if (lo..=hi).contains(&number) => {}
+            CLOSE_FROM if number <= hi => {
+                // Closing what is not open is no error up to the limit.
+                let open = c_int::try_from(soft_limit()).unwrap_or(c_int::MAX).min(lo);
+                (number..open).for_each(|below| make([CLOSE.into(), below as u64, 0, 0]));
+                make([CLOSE_FROM.into(), hi as u64 + 1, 0, 0]);
+            }
+            _ => make(action),
+        }
+    }
+}
+
+fn soft_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid rlimit.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
 }
 
 unsafe fn count_of(array: Strings) -> usize {
@@ -130,23 +180,34 @@ unsafe fn size_of_strings(array: Strings) -> usize {
 }
 
 unsafe fn size_of_actions(actions: *const FileActions) -> usize {
-    // SAFETY: the caller's structure, or NULL.
-    let Some(actions) = (unsafe { actions.as_ref() }) else {
-        return 0;
-    };
-    let used = actions.used.max(0) as usize;
-    // SAFETY: `used` actions; managed words in them are paths.
-    let paths = (0..used)
-        .flat_map(|i| unsafe { *actions.actions.add(i) })
-        .filter(|&word| is_managed(word));
-    // SAFETY: as above.
-    let texts: usize = paths
-        .map(|word| unsafe { size_of_string(word as *const c_char) })
-        .sum();
-    size_of::<FileActions>() + used * 32 + 64 + texts
+    let mut size = size_of::<FileActions>() + 64;
+    // SAFETY: as the caller's; managed words in actions are paths.
+    unsafe {
+        each_made(actions, |action| {
+            let paths = action.iter().filter(|&&word| is_managed(word));
+            let texts: usize = paths.map(|&word| size_of_string(word as *const c_char)).sum();
+            size += size_of::<Action>() + texts;
+        });
+    }
+    size
 }
 
 impl Plain {
+    /// Whether the actions would close descriptors of the tree's.
+    ///
+    /// # Safety
+    /// The file actions of a spawn, or NULL.
+    pub unsafe fn is_needed(actions: *const c_void) -> bool {
+        let (lo, hi) = (mm().fd(0), mm().fd(fd::COUNT - 1));
+        let closes = |action: Action| match (action[0] as u32, action[1] as i32) {
+            (CLOSE, number) => (lo..=hi).contains(&number),
+            (CLOSE_FROM, number) => number <= hi,
+            _ => false,
+        };
+        // SAFETY: as the caller's.
+        unsafe { each_action(actions.cast()) }.any(closes)
+    }
+
     /// Copies the arguments of a spawn; `None` without memory for it.
     ///
     /// # Safety

@@ -1,10 +1,11 @@
 //! fork, clone, spawn, and the child of vfork that wants to be traced.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
+use core::sync::atomic::Ordering;
 
 use farpage::births;
 use farpage::errand::{LENT, Lent};
-use farpage::mm::{PAGE, mm};
+use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
 use farpage::trap::Pins;
 use farpage::{fork, join, sys, vfork};
@@ -12,7 +13,7 @@ use farpage::{fork, join, sys, vfork};
 use crate::exec::Environment;
 use crate::plain::Plain;
 use crate::real::call_real;
-use crate::result;
+use crate::{result, shell};
 
 pub type Strings = *const *const c_char;
 
@@ -272,7 +273,8 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
         let environment = Environment::following(envp);
         type Pointer = *const c_void;
         // The child passes these to the kernel with SIGSYS blocked: a managed pointer would be its end.
-        let plain = if mm().is_active() {
+        let is_on = mm().mode.load(Ordering::Relaxed) != mode::OFF;
+        let plain = if mm().is_active() || (is_on && Plain::is_needed(actions)) {
             Plain::copy(path, argv, environment.strings, actions, attributes)
         } else {
             None
@@ -349,6 +351,12 @@ pub unsafe extern "C" fn posix_spawnp(
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     // SAFETY: the caller's string and its environment.
     unsafe {
+        if shell::is_needed() {
+            return match command.is_null() {
+                true => c_int::from(shell::system(c"exit 0".as_ptr()) == 0),
+                false => shell::system(command),
+            };
+        }
         let mut pins = Pins::new();
         if !command.is_null() {
             pin_string(&mut pins, command);
@@ -364,6 +372,9 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
     // SAFETY: the caller's strings and its environment.
     unsafe {
+        if shell::is_needed() {
+            return shell::popen(command, kind);
+        }
         let _birth = births::begin();
         let mut pins = Pins::new();
         pin_string(&mut pins, command);
@@ -376,4 +387,10 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
         pins.release(mm());
         stream
     }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pclose(stream: *mut c_void) -> c_int {
+    // SAFETY: the caller's stream.
+    unsafe { shell::pclose(stream) }.unwrap_or_else(|| call_real!(pclose as fn(*mut c_void) -> c_int, stream))
 }

@@ -199,10 +199,38 @@ pub fn move_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
         return Ok(());
     }
     let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
+    let args = [fd as u64, to as u64, flags as u64, 0, 0, 0];
     // SAFETY: both numbers are the engine's own descriptors.
-    unsafe { call(libc::SYS_dup3, [fd as u64, to as u64, flags as u64, 0, 0, 0])? };
-    close(fd);
-    Ok(())
+    let moved = match unsafe { call(libc::SYS_dup3, args) } {
+        // The program may have lowered the limit of open files since the numbers were chosen.
+        // SAFETY: as above.
+        Err(Errno(libc::EBADF)) => with_descriptor(to, || unsafe { call(libc::SYS_dup3, args) }),
+        moved => moved,
+    };
+    if moved.is_ok() {
+        close(fd);
+    }
+    moved.map(drop)
+}
+
+/// Runs `f` with a soft limit of open files that admits `number`, where the hard limit does.
+fn with_descriptor<R>(number: i32, f: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    let mut limit = [0u64; 2];
+    let set = |new: *const u64, old: *mut u64| {
+        let args = [0, u64::from(libc::RLIMIT_NOFILE), new as u64, old as u64, 0, 0];
+        // SAFETY: limits of ours.
+        unsafe { call(libc::SYS_prlimit64, args) }
+    };
+    set(core::ptr::null(), limit.as_mut_ptr())?;
+    let least = number as u64 + 1;
+    if limit[0] >= least {
+        return Err(Errno(libc::EBADF));
+    }
+    // Root may raise the hard limit, too.
+    set([least, limit[1].max(least)].as_ptr(), core::ptr::null_mut()).map_err(|_| Errno(libc::EMFILE))?;
+    let result = f();
+    let _ = set(limit.as_ptr(), core::ptr::null_mut());
+    result
 }
 
 const NO_TIME: libc::timespec = libc::timespec {
