@@ -273,6 +273,17 @@ static void in_core(void)
 	CHECK_ERR("nothing mapped", ENOMEM, mincore(p, PAGE, vec));
 }
 
+/* All of a program with a budget can't be locked, by which way ever; by number it took the budget away. */
+static void lock_all(void)
+{
+	long flags = MCL_FUTURE | MCL_ONFAULT, raw = SYS_mlockall;
+	CHECK_ERR("mlockall", ENOMEM, mlockall(flags));
+	CHECK_ERR("mlockall by number", ENOMEM, syscall(SYS_mlockall, flags));
+	__asm__ volatile("syscall" : "+a"(raw) : "D"(flags) : "rcx", "r11", "memory");
+	CHECK_EQ("mlockall by instruction", -ENOMEM, raw);
+	CHECK_ERR("mlockall without flags", EINVAL, mlockall(0));
+}
+
 static void sync_memory(void)
 {
 	char *p = map_anon(LEN), *back = must_malloc(LEN);
@@ -303,7 +314,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"dont_need", dont_need}, {"lazy_free", lazy_free},   {"hints", hints}, {"page_out", page_out},
 		{"huge", huge},		  {"guard", guard},	      {"by_process", by_process}, {"lock", lock},
-		{"in_core", in_core},	  {"sync_memory", sync_memory},
+		{"in_core", in_core},	  {"sync_memory", sync_memory}, {"lock_all", lock_all},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

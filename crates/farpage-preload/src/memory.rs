@@ -114,7 +114,7 @@ pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
 /// All of a managed program can't be locked in RAM: that is what its budget is for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    if mm().mode.load(core::sync::atomic::Ordering::Relaxed) != farpage::mm::mode::OFF {
+    if flags != 0 && mm().mode.load(core::sync::atomic::Ordering::Relaxed) != farpage::mm::mode::OFF {
         return result(-i64::from(libc::ENOMEM)) as c_int;
     }
     result(trap::perform(libc::SYS_mlockall, [flags as u64, 0, 0, 0, 0, 0])) as c_int

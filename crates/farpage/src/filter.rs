@@ -90,6 +90,7 @@ impl Program {
 enum Rule {
     Allow,
     Refuse,
+    LockAll,
     /// Trap when one of the arguments in `mask` is managed.
     Pointers {
         mask: u8,
@@ -162,6 +163,10 @@ fn rule_of(nr: usize, cfg: &FilterConfig) -> Rule {
             libc::SYS_fcntl => return Rule::Fcntl { mask },
             _ => {}
         }
+    }
+    // All of a managed program can't be locked in RAM.
+    if is(libc::SYS_mlockall) {
+        return Rule::LockAll;
     }
     if is(libc::SYS_io_uring_setup) && cfg.refuse_io_uring || is(libc::SYS_clone3) && cfg.trap_pointers {
         return Rule::Refuse;
@@ -311,6 +316,13 @@ impl Assembler {
         match rule {
             Rule::Allow => self.push(RETURN, 0, 0, ALLOW),
             Rule::Refuse => self.jump(Target::Action(NO_CALL)),
+            Rule::LockAll => {
+                // Without flags it is refused by the kernel.
+                self.push(LOAD, 0, 0, low_half(0));
+                self.push(EQ, 1, 0, 0);
+                self.jump(Target::Action(NO_ROOM));
+                self.push(RETURN, 0, 0, ALLOW);
+            }
             Rule::Pointers { mask } => self.pointers(mask),
             Rule::Hidden { arg, mask } => {
                 let others = mask & !(1 << arg);

@@ -333,12 +333,19 @@ pub fn give_up_some(mm: &Mm) {
     give_up_in(mm, TURN);
 }
 
+/// What became of kept slots: given up, and left because somebody works on their pages.
+#[derive(Default)]
+struct GivenUp {
+    done: u64,
+    left: u64,
+}
+
 /// Gives kept slots up because no other is free; how many. The gate is held shared.
 pub fn give_up_all(mm: &Mm) -> u64 {
     match mm.entry().kept.load(Ordering::Relaxed) {
         1.. => {
-            let done = give_up_in(mm, u64::MAX);
-            if done == 0 {
+            let GivenUp { done, left } = give_up_in(mm, u64::MAX);
+            if done + left == 0 {
                 // There are none that it could tell of.
                 mm.entry().kept.store(0, Ordering::Relaxed);
             }
@@ -349,9 +356,9 @@ pub fn give_up_all(mm: &Mm) -> u64 {
 }
 
 /// Gives up what is kept in the next chunks of pages that were touched, at most `chunks` of them and each once.
-fn give_up_in(mm: &Mm, chunks: u64) -> u64 {
+fn give_up_in(mm: &Mm, chunks: u64) -> GivenUp {
     let all = mm.top_page.load(Ordering::Relaxed).div_ceil(CHUNK_PAGES);
-    let (mut looked, mut done) = (0, 0);
+    let (mut looked, mut given_up) = (0, GivenUp::default());
     for _ in 0..all {
         if looked == chunks {
             break;
@@ -363,11 +370,15 @@ fn give_up_in(mm: &Mm, chunks: u64) -> u64 {
         looked += 1;
         for page in chunk..chunk + CHUNK_PAGES {
             if let Some(slot) = mm.load(page).kept_slot() {
-                done += u64::from(leave(mm, page, slot));
+                let of = match leave(mm, page, slot) {
+                    true => &mut given_up.done,
+                    false => &mut given_up.left,
+                };
+                *of += 1;
             }
         }
     }
-    done
+    given_up
 }
 
 #[cfg(test)]

@@ -47,8 +47,8 @@ const KEPT_ZPAGES: usize = 64;
 pub const DEVICES: usize = MAX_AREAS + 1;
 /// Bytes before the places of the queue of full clusters: its two ends.
 const FIFO_PLACES: u64 = 64;
-/// Slot numbers have 32 bits.
-const CLUSTERS_MAX: u64 = (1 << 32) / CLUSTER_SLOTS as u64;
+/// Slot numbers have 32 bits, and so has the number behind the last one.
+const CLUSTERS_MAX: u64 = (1 << 32) / CLUSTER_SLOTS as u64 - 1;
 /// Slots reserved for each area of a running tree, if there are so many: what a file can have that is added to it.
 const RESERVED: u64 = (256 << 30) / PAGE_SIZE as u64;
 const MAGIC: u64 = 0x6661_7270_6167_6532; // "farpage2"
@@ -362,16 +362,16 @@ impl Pool {
         self.base + self.layout.zdata + offset
     }
 
-    /// Gives the memory of an empty zpage back; it reads as zeros afterwards.
+    /// Gives the memory of empty zpages back; they read as zeros afterwards, though the kernel may refuse (a mapping that is locked in
+    /// RAM).
     pub fn punch_zpages(&self, first: usize, count: usize) {
+        let (at, len) = (self.zdata((first * ZPAGE_BYTES) as u64), count * ZPAGE_BYTES);
         // SAFETY: the zpages are in state Emptying and ours, so nobody reads or writes them.
-        let _ = unsafe {
-            sys::madvise(
-                self.zdata((first * ZPAGE_BYTES) as u64),
-                (count * ZPAGE_BYTES) as u64,
-                libc::MADV_REMOVE,
-            )
-        };
+        unsafe {
+            if sys::madvise(at, len as u64, libc::MADV_REMOVE).is_err() {
+                core::ptr::write_bytes(at as *mut u8, 0, len);
+            }
+        }
     }
 
     /// Gets the memory of a fresh zpage by one call: a fault for each page of it costs several times as much, and threads that store

@@ -346,11 +346,14 @@ impl Batch {
             let mut run = [0usize; tiers::WRITE_MAX];
             let mut len = 0;
             let first = self.targets[at];
+            let place = tiers::place_of(mm.pool(), first);
             for next in at..self.len {
                 if self.state(next) != State::Placed {
                     continue;
                 }
-                if len == run.len() || self.targets[next] != first + len as u32 {
+                // The slot behind an area's last may be the first of the next.
+                let here = tiers::place_of(mm.pool(), self.targets[next]);
+                if len == run.len() || here != place.map(|(area, block)| (area, block + len as u64)) {
                     break;
                 }
                 run[len] = next;

@@ -87,6 +87,7 @@ fn model(cfg: &FilterConfig, call: &Call) -> u32 {
                 TRAP
             };
         }
+        libc::SYS_mlockall => return if low(0) == 0 { ALLOW } else { NO_ROOM },
         libc::SYS_io_uring_setup if cfg.refuse_io_uring => return NO_CALL,
         libc::SYS_clone3 if cfg.trap_pointers => return NO_CALL,
         _ => {}
