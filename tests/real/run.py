@@ -1,7 +1,7 @@
 """Real programs under farpage, inside a memory cgroup that holds them to their budget.
 
-    run.py [--suite quick|soak|user] [--only NAME ...] [--delivery signal|thread|both] [--budget-check] [--list]
-           [--json FILE]
+    run.py [--suite quick|soak|user] [--only NAME ...] [--without NAME ...] [--delivery signal|thread|both]
+           [--budget-check] [--list] [--json FILE]
 
 quick: what `make test` runs. soak: larger and longer. user: as an ordinary user (uid 65534 when we are root), who has
 only UFFD_USER_MODE_ONLY. --budget-check: a test whose budget could not be checked counts as skipped.
@@ -167,6 +167,7 @@ def arguments():
     parser = argparse.ArgumentParser(description="Real programs under farpage.")
     parser.add_argument("--suite", choices=("quick", "soak", "user"), default="quick")
     parser.add_argument("--only", action="append", default=[], help="tests whose name starts with this")
+    parser.add_argument("--without", action="append", default=[], help="not those whose name starts with this")
     parser.add_argument("--delivery", choices=("signal", "thread", "both"))
     parser.add_argument("--budget-check", action="store_true")
     parser.add_argument("--list", action="store_true")
@@ -183,6 +184,7 @@ def main():
     plan = planned(options.suite, deliveries)
     if options.only:
         plan = [item for item in plan if item[0].startswith(tuple(options.only))]
+    plan = [item for item in plan if not item[0].startswith(tuple(options.without))]
     if options.list:
         print("\n".join(name for name, _ in plan))
         return 0
