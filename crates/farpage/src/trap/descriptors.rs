@@ -1,5 +1,9 @@
 //! The tree's descriptors survive programs that close what they do not know, or put others in its place. The filter answers such
 //! calls by itself; what is made from the stub it lets pass, so those are answered here, in the same way. A dormant process has no filter.
+//!
+//! # Safety
+//! The calls are made with the program's own arguments.
+#![allow(unsafe_code)]
 
 use crate::mm::{Mm, fd};
 use crate::sys::{self, Errno};
