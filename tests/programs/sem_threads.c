@@ -2,11 +2,14 @@
  * block that threads share and of the one that makes memory cold. */
 #include "check.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
@@ -606,6 +609,71 @@ static void ends(void)
 	}
 }
 
+/* Returns once the first thread of this process has ended: to /proc it is the process, a zombie from then on. */
+static void await_end_of_first(void)
+{
+	char path[64], stat[512], *state = NULL;
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)getpid());
+	for (int i = 0; i < 5000 && !(state && state[2] == 'Z'); i++) {
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		ssize_t n = read(fd, stat, sizeof stat - 1);
+		close(fd);
+		stat[n > 0 ? n : 0] = 0;
+		state = strrchr(stat, ')');
+		sleep_ms(1);
+	}
+	CHECK("the first thread has ended", state && state[2] == 'Z');
+}
+
+static void *left_alone(void *arg)
+{
+	char *p = arg;
+	int fds[2];
+	await_end_of_first();
+	CHECK_OK("pipe", pipe(fds));
+	struct iovec parts[2] = {{p, 5}, {p + size_mb * MIB - 7, 7}};
+	chill();
+	CHECK_EQ("writev from cold memory", 12, writev(fds[1], parts, 2));
+	struct iovec *cold = cold_alloc(PAGE);
+	cold[0] = (struct iovec){p + MIB, 4};
+	cold[1] = (struct iovec){p + MIB + 4, 8};
+	chill();
+	CHECK_EQ("readv into cold memory by a cold array", 12, readv(fds[0], cold, 2));
+	CHECK_MEM("its content", p, p + MIB, 5);
+	CHECK_MEM("its content", p + size_mb * MIB - 7, p + MIB + 5, 7);
+	fill(p, size_mb * MIB, 9);
+	sigset_t *set = cold_alloc(PAGE);
+	sigemptyset(set);
+	chill();
+	CHECK_OK("rt_sigprocmask by number", syscall(SYS_rt_sigprocmask, SIG_BLOCK, set, set, 8));
+	pid_t pid = fork();
+	if (pid == 0) {
+		chill();
+		CHECK_FILL("memory of a child", p, size_mb * MIB, 9);
+		_exit(failures() ? 1 : 0);
+	}
+	CHILD_EXPECT("a child", pid, 0);
+	CHECK_FILL("memory", p, size_mb * MIB, 9);
+	_exit(failures() ? 1 : 0);
+}
+
+static void end_first(void *arg)
+{
+	pthread_t t;
+	CHECK_EQ("pthread_create", 0, pthread_create(&t, NULL, left_alone, arg));
+	pthread_exit(NULL);
+}
+
+/* The engine read the program's memory by the process's number, which is its first thread's: once that had ended before the others all
+ * calls on hidden pointers answered EFAULT. */
+static void first_ends(void)
+{
+	char *p = must_malloc(size_mb * MIB);
+	fill(p, size_mb * MIB, 8);
+	CHILD_EXPECT("a process without its first thread", child_start(end_first, p), 0);
+	free(p);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -614,7 +682,7 @@ int main(int argc, char **argv)
 		{"stacks_ends", stacks_ends}, {"cancel", cancel},
 		{"locals", locals},	    {"locking", locking},	{"robust", robust},
 		{"coroutines", coroutines}, {"long_jumps", long_jumps}, {"detached", detached},
-		{"ends", ends},
+		{"ends", ends},		    {"first_ends", first_ends},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -264,6 +264,15 @@ def daemon(context):
     check("without a memory budget: " in got.err and missing in got.err, f"told: {got.err[-300:]}")
 
 
+@test("headless", ("quick", "soak", "user"), per_delivery=True)
+def headless(context):
+    """The first thread has ended when the process is to become active: it went on without a budget (errno 3), and what it had beside
+    managed memory was not counted."""
+    got = context.budget_run(64, [program("headless"), 96], timeout_s=120)
+    check(got.code == 0 and "ok headless" in got.out, failures(got))
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
 @test("early-ring")
 def early_ring(context):
     """A library that brings its own system calls made an io_uring before the process was active: the kernel would use memory

@@ -184,7 +184,7 @@ fn abandon_locks(mm: &Mm) {
     });
     if read.is_err() {
         sys::die(&[
-            "farpage: a forked child could not read /proc/self/maps (too many open files?); ",
+            "farpage: a forked child could not read /proc/thread-self/maps (too many open files?); ",
             "the child was stopped so that it uses no wrong data",
         ]);
     }

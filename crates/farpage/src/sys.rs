@@ -156,7 +156,7 @@ pub fn getppid() -> i32 {
 
 /// The pid namespace that this process counts in, as a number; 0 if /proc does not tell.
 pub fn pid_namespace() -> u64 {
-    inode(c"/proc/self/ns/pid")
+    inode(c"/proc/thread-self/ns/pid")
 }
 
 /// The number of what a path leads to; 0 if that can't be told.

@@ -492,8 +492,9 @@ fn transfer_user(theirs: u64, ours: u64, len: u64, nr: i64) -> bool {
     let (local, remote) = ([ours, len], [theirs, len]);
     let transfer = || {
         let iov = (local.as_ptr() as u64, remote.as_ptr() as u64);
+        // The thread's number: that of a process whose first thread has ended names no memory any more.
         // SAFETY: `ours` is a buffer of len bytes on our stack; the other side is checked by the kernel.
-        let done = unsafe { sys::raw(nr, [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0]) };
+        let done = unsafe { sys::raw(nr, [sys::gettid() as u64, iov.0, 1, iov.1, 1, 0]) };
         done == len as i64
     };
     // To ask for pins takes longer than to find the page there, as it is mostly.
