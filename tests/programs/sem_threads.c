@@ -471,6 +471,100 @@ static void robust(void)
 	munmap(shared, sizeof *shared);
 }
 
+/* Returns once the first thread of this process has ended: to /proc it is the process, a zombie from then on. */
+static void await_end_of_first(void)
+{
+	char path[64], stat[512], *state = NULL;
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)getpid());
+	for (int i = 0; i < 5000 && !(state && state[2] == 'Z'); i++) {
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		ssize_t n = read(fd, stat, sizeof stat - 1);
+		close(fd);
+		stat[n > 0 ? n : 0] = 0;
+		state = strrchr(stat, ')');
+		sleep_ms(1);
+	}
+	CHECK("the first thread has ended", state && state[2] == 'Z');
+}
+
+/* Robust mutexes, each in the middle of so much memory that its page leaves by MADV_PAGEOUT, and the ways for a thread that holds all of them to
+ * end. */
+enum end { END_RETURN, END_EXIT, END_CANCEL, END_BY_NUMBER, ENDS };
+enum { HELD = 5 };
+#define AROUND (64 * PAGE)
+static pthread_mutex_t *held[HELD];
+
+static void *end_with_cold_locks(void *how)
+{
+	for (size_t i = 0; i < HELD; i++)
+		pthread_mutex_lock(held[i]);
+	chill();
+	for (size_t i = 0; i < HELD; i++)
+		madvise((char *)held[i] - AROUND, 2 * AROUND, MADV_PAGEOUT);
+	switch ((enum end)(intptr_t)how) {
+	case END_EXIT:
+		pthread_exit(NULL);
+	case END_CANCEL:
+		pthread_cancel(pthread_self());
+		pthread_testcancel();
+		break;
+	case END_BY_NUMBER:
+		syscall(SYS_exit, 0);
+		break;
+	default:
+		break;
+	}
+	return NULL;
+}
+
+static void check_left_locks(void)
+{
+	for (size_t i = 0; i < HELD; i++) {
+		struct timespec until;
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += 10;
+		if (!CHECK_EQ("cold lock of a dead owner", EOWNERDEAD, pthread_mutex_timedlock(held[i], &until)))
+			return;
+		CHECK_EQ("made consistent", 0, pthread_mutex_consistent(held[i]));
+		CHECK_EQ("unlock", 0, pthread_mutex_unlock(held[i]));
+	}
+}
+
+static void *check_after_first(void *arg)
+{
+	(void)arg;
+	await_end_of_first();
+	check_left_locks();
+	_exit(failures() ? 1 : 0);
+}
+
+static void end_first_with_locks(void *arg)
+{
+	pthread_t t;
+	CHECK_EQ("pthread_create", 0, pthread_create(&t, NULL, check_after_first, arg));
+	end_with_cold_locks((void *)END_EXIT);
+}
+
+/* The kernel goes through these locks as their holder ends, and once stopped at the first that was out: who waited for one waited for ever. */
+static void robust_cold(void)
+{
+	pthread_mutexattr_t attr;
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	for (size_t i = 0; i < HELD; i++) {
+		held[i] = (void *)((char *)cold_alloc(2 * AROUND) + AROUND);
+		pthread_mutexattr_setprotocol(&attr, i == 2 ? PTHREAD_PRIO_INHERIT : PTHREAD_PRIO_NONE);
+		CHECK_EQ("pthread_mutex_init", 0, pthread_mutex_init(held[i], &attr));
+	}
+	for (intptr_t how = 0; how < ENDS && !failures(); how++) {
+		pthread_t t;
+		pthread_create(&t, NULL, end_with_cold_locks, (void *)how);
+		pthread_join(t, NULL);
+		check_left_locks();
+	}
+	CHILD_EXPECT("a first thread that ends with locks", child_start(end_first_with_locks, NULL), 0);
+}
+
 #define ROUTINES 16
 #define ROUTINE_STACK (256 * 1024)
 static ucontext_t *main_context, *contexts[ROUTINES];
@@ -609,22 +703,6 @@ static void ends(void)
 	}
 }
 
-/* Returns once the first thread of this process has ended: to /proc it is the process, a zombie from then on. */
-static void await_end_of_first(void)
-{
-	char path[64], stat[512], *state = NULL;
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)getpid());
-	for (int i = 0; i < 5000 && !(state && state[2] == 'Z'); i++) {
-		int fd = open(path, O_RDONLY | O_CLOEXEC);
-		ssize_t n = read(fd, stat, sizeof stat - 1);
-		close(fd);
-		stat[n > 0 ? n : 0] = 0;
-		state = strrchr(stat, ')');
-		sleep_ms(1);
-	}
-	CHECK("the first thread has ended", state && state[2] == 'Z');
-}
-
 static void *left_alone(void *arg)
 {
 	char *p = arg;
@@ -681,6 +759,7 @@ int main(int argc, char **argv)
 		{"same_pages_written", same_pages_written}, {"stacks", stacks},
 		{"stacks_ends", stacks_ends}, {"cancel", cancel},
 		{"locals", locals},	    {"locking", locking},	{"robust", robust},
+		{"robust_cold", robust_cold},
 		{"coroutines", coroutines}, {"long_jumps", long_jumps}, {"detached", detached},
 		{"ends", ends},		    {"first_ends", first_ends},
 	};

@@ -8,6 +8,7 @@ use farpage::births;
 use farpage::dispatch;
 use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
+use farpage::robust;
 use farpage::sigmask::{self, Belief};
 use farpage::{sys, trap};
 
@@ -93,6 +94,7 @@ extern "C" fn leave(value: *mut c_void) {
         return;
     }
     give_back(value.wrapping_byte_sub(value as usize % PAGE as usize));
+    robust::keep_list(mm());
     // The main thread frees nothing after this, and may go on to exit handlers.
     if mm().is_active() && sys::gettid() != sys::getpid() {
         dispatch::until_the_end();
