@@ -10,6 +10,7 @@
 //! survives bad pointers.
 #![allow(unsafe_code)]
 
+mod many;
 pub mod pieces;
 pub mod present;
 
@@ -261,7 +262,7 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
     if nr == libc::SYS_close_range {
         return close_range(args);
     }
-    if let Some(result) = pieces::message(nr, args) {
+    if let Some(result) = many::perform(nr, args).or_else(|| pieces::message(nr, args)) {
         return result;
     }
     if let Some(call) = syscalls::describe(index)
