@@ -153,6 +153,8 @@ pub fn give_alternate_stack() {
 }
 
 extern "C" fn run_thread(birth: *mut c_void) -> *mut c_void {
+    // By the thread's attributes; nothing managed is touched before.
+    let adopted = sigmask::adopt();
     give_alternate_stack();
     // SAFETY: made by pthread_create below for this thread alone.
     let Birth {
@@ -163,7 +165,9 @@ extern "C" fn run_thread(birth: *mut c_void) -> *mut c_void {
     } = unsafe { (birth as *mut Birth).read() };
     // SAFETY: allocated with this library's malloc.
     unsafe { crate::alloc::free(birth) };
-    sigmask::believe(blocked);
+    if adopted == 0 {
+        sigmask::believe(blocked);
+    }
     match stack {
         Some(stack) => stack.run(start, argument),
         None => start(argument),

@@ -260,6 +260,11 @@ pub fn block_faults() -> SigMask {
     change_mask(libc::SIG_BLOCK, !sig_bit(libc::SIGSYS))
 }
 
+/// This thread's mask.
+pub fn mask() -> SigMask {
+    change_mask(libc::SIG_BLOCK, 0)
+}
+
 pub fn set_mask(mask: SigMask) -> SigMask {
     change_mask(libc::SIG_SETMASK, mask)
 }

@@ -281,12 +281,21 @@ pub fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
     syscalls::ranges(nr as usize, &args, &mut read, &mut |start, len| {
         pins.add(mm, start, len)
     });
-    // SAFETY: the program's own call.
-    let result = unsafe { sys::raw(nr, args) };
+    let result = issue(nr, args);
     if !(syscalls::keeps(nr as usize, &args) && result >= 0) {
         pins.release(mm);
     }
     result
+}
+
+/// Makes a call of the program's as it is. A new image gets the mask that the program believes in.
+pub fn issue(nr: i64, args: [u64; 6]) -> i64 {
+    // SAFETY: the program's own call.
+    let call = || unsafe { sys::raw(nr, args) };
+    match nr {
+        libc::SYS_execve | libc::SYS_execveat => sigmask::handed_on(call),
+        _ => call(),
+    }
 }
 
 /// The word at an address of the program's; `None` for a bad pointer.
