@@ -4,11 +4,13 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 
 static size_t big_len(void)
@@ -349,6 +351,43 @@ static void stdio(void)
 	free(p);
 }
 
+/* Several requests in one io_submit, whose buffers together are more than a call may have in RAM at a time: the last were done in part, or failed. */
+static void submitted(void)
+{
+	enum { REQUESTS = 12 };
+	aio_context_t context = 0;
+	size_t len = size_mb * MIB / 8;
+	struct iocb requests[REQUESTS], *list[REQUESTS];
+	struct io_event event;
+	char *p = must_malloc(len);
+	int fd = temp_file();
+	fill(p, len, 50);
+	write_all(fd, p, len);
+	free(p);
+	CHECK_OK("io_setup", (int)syscall(SYS_io_setup, REQUESTS, &context));
+	for (size_t i = 0; i < REQUESTS; i++) {
+		requests[i] = (struct iocb){.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = (unsigned)fd, .aio_nbytes = len};
+		requests[i].aio_buf = (uintptr_t)must_malloc(len);
+		list[i] = &requests[i];
+	}
+	chill();
+	for (long done = 0, n; done < REQUESTS; done += n) {
+		n = syscall(SYS_io_submit, context, REQUESTS - done, list + done);
+		if (!CHECK("io_submit takes some", n > 0))
+			break;
+		for (long i = 0; i < n; i++) {
+			CHECK_EQ("an event", 1, syscall(SYS_io_getevents, context, 1, 1, &event, NULL));
+			CHECK_EQ("bytes read", len, event.res);
+		}
+	}
+	for (size_t i = 0; i < REQUESTS; i++) {
+		CHECK_FILL("what was read", (char *)(uintptr_t)requests[i].aio_buf, len, 50);
+		free((void *)(uintptr_t)requests[i].aio_buf);
+	}
+	syscall(SYS_io_destroy, context);
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -362,6 +401,7 @@ int main(int argc, char **argv)
 		{"random_bytes", random_bytes},
 		{"hole", hole},
 		{"stdio", stdio},
+		{"submitted", submitted},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -222,6 +222,31 @@ static void full_mask(void)
 	}
 }
 
+static void *masked_thread(void *arg)
+{
+	sigset_t got;
+	CHECK_FILL("cold memory in a thread with all signals blocked", cold, COLD_LEN, 14);
+	sigemptyset(&got);
+	CHECK_OK("query of the mask", sigprocmask(SIG_BLOCK, NULL, &got));
+	CHECK_EQ("mask says blocked", 1, sigismember(&got, SIGBUS));
+	return arg;
+}
+
+/* A thread's attributes give it a mask that the kernel sets itself: its first fault was its end. */
+static void thread_mask(void)
+{
+	pthread_attr_t attr;
+	pthread_t t;
+	sigset_t all;
+	sigfillset(&all);
+	pthread_attr_init(&attr);
+	CHECK_EQ("pthread_attr_setsigmask_np", 0, pthread_attr_setsigmask_np(&attr, &all));
+	make_cold(14);
+	CHECK_EQ("pthread_create", 0, pthread_create(&t, &attr, masked_thread, NULL));
+	CHECK_EQ("pthread_join", 0, pthread_join(t, NULL));
+	pthread_attr_destroy(&attr);
+}
+
 static void mask_handler(int signo)
 {
 	(void)signo;
@@ -460,6 +485,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"reports", reports},	{"sent", sent},		  {"defaults", defaults},
 		{"bus_error", bus_error}, {"wild", wild},	  {"full_mask", full_mask},
+		{"thread_mask", thread_mask},
 		{"full_handler_mask", full_handler_mask},	  {"waiting", waiting},
 		{"jump_out_of_read", jump_out_of_read},		  {"interrupted", interrupted},
 		{"directed", directed},	{"legacy", legacy},

@@ -149,6 +149,39 @@ static void many_messages(void)
 	close(fds[1]);
 }
 
+/* Buffers for all messages together are more than a call may have in RAM at a time. The kernel once took a message off its queue, found no buffer
+ * for it, and answered with those before: it was lost. */
+static void more_than_fits(void)
+{
+	enum { SENT = 8, ROOM = 16 };
+	int fds[2];
+	size_t len = size_mb * MIB / 8;
+	struct mmsghdr *in = cold_page(0);
+	struct iovec *iov = cold_page(0);
+	pair(SOCK_DGRAM, fds);
+	for (size_t i = 0; i < ROOM; i++) {
+		iov[i] = (struct iovec){must_malloc(len), len};
+		in[i].msg_hdr = (struct msghdr){.msg_iov = &iov[i], .msg_iovlen = 1};
+	}
+	for (int i = 0; i < SENT; i++)
+		CHECK_EQ("send", sizeof i, send(fds[0], &i, sizeof i, 0));
+	chill();
+	for (int got = 0; got < SENT;) {
+		int n = recvmmsg(fds[1], in, ROOM, MSG_DONTWAIT, NULL);
+		if (!CHECK("recvmmsg has some of them", n > 0))
+			break;
+		for (int i = 0; i < n; i++, got++) {
+			CHECK_EQ("length of a message", sizeof got, in[i].msg_len);
+			CHECK_EQ("the next message", got, *(int *)iov[i].iov_base);
+		}
+	}
+	CHECK_ERR("recvmmsg when there is nothing", EAGAIN, recvmmsg(fds[1], in, ROOM, MSG_DONTWAIT, NULL));
+	for (size_t i = 0; i < ROOM; i++)
+		free(iov[i].iov_base);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 static void options_(void)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), *value = cold_page(0xee);
@@ -335,6 +368,7 @@ int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"send_recv", send_recv}, {"datagrams", datagrams}, {"messages", messages}, {"many_messages", many_messages},
+		{"more_than_fits", more_than_fits},
 		{"options", options_},	  {"addresses", addresses}, {"names", names},
 		{"hidden_buffers", hidden_buffers}, {"cancelled", cancelled},
 	};

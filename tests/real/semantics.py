@@ -234,6 +234,15 @@ def activate(context):
         check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
+@test("born-blocked", per_delivery=True)
+def born_blocked(context):
+    """All signals are blocked from the start, for good, in threads that are there before the process is managed: only the one that made it so
+    had SIGBUS let through, and the first fault of another ended it."""
+    run = [FARPAGE, "run", "--ram", "48M", "--delivery", context.delivery, "--", program("activate"), 96]
+    got = context.plain(["env", "--block-signal", *run], timeout_s=120)
+    check(got.code == 0 and "ok activate" in got.out, failures(got))
+
+
 @test("altstacks", ("quick", "soak", "user"), per_delivery=True)
 def altstacks(context):
     """Small alternate stacks that nobody has touched. The first fault of a thread was its last: the kernel could not write its frame
@@ -265,6 +274,15 @@ def daemon(context):
     # What answers faults by message needs root itself.
     missing = "userfaultfd" if by_thread else "/proc"
     check("without a memory budget: " in got.err and missing in got.err, f"told: {got.err[-300:]}")
+
+
+@test("headless", ("quick", "soak", "user"), per_delivery=True)
+def headless(context):
+    """The first thread has ended when the process is to become active: it went on without a budget (errno 3), and what it had beside
+    managed memory was not counted."""
+    got = context.budget_run(64, [program("headless"), 96], timeout_s=120)
+    check(got.code == 0 and "ok headless" in got.out, failures(got))
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
 @test("early-ring")

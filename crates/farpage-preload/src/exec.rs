@@ -185,8 +185,7 @@ fn attempt(nr: i64, args: [u64; 6]) -> i64 {
     if mm().is_active() {
         return trap::perform(nr, args);
     }
-    // SAFETY: the caller's call.
-    unsafe { sys::raw(nr, args) }
+    trap::issue(nr, args)
 }
 
 fn attempt_path(path: *const c_char, argv: Strings, envp: Strings) -> i64 {

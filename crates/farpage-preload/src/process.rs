@@ -1,6 +1,7 @@
 //! fork, clone, spawn, and the child of vfork that wants to be traced.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
 use farpage::births;
@@ -8,7 +9,7 @@ use farpage::errand::{LENT, Lent};
 use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
 use farpage::trap::Pins;
-use farpage::{fork, join, sys, vfork};
+use farpage::{fork, join, sigmask, sys, vfork};
 
 use crate::exec::Environment;
 use crate::plain::Plain;
@@ -262,6 +263,34 @@ type Spawn = (
     Strings,
 );
 
+/// Attributes by which a spawned program gets the mask that this thread believes in: without any it would get the kernel's.
+unsafe fn with_mask(
+    attributes: *const libc::posix_spawnattr_t,
+    room: &mut MaybeUninit<libc::posix_spawnattr_t>,
+) -> *const libc::posix_spawnattr_t {
+    const SETSIGMASK: i16 = libc::POSIX_SPAWN_SETSIGMASK as i16;
+    let (believed, mut flags) = (sigmask::blocked(), 0);
+    if believed == 0 {
+        return attributes;
+    }
+    // SAFETY: the caller's attributes, which are plain data, and a copy of them; the first word of a sigset_t is the kernel's mask.
+    unsafe {
+        match attributes.as_ref() {
+            Some(theirs) => drop(room.write(*theirs)),
+            None => drop(libc::posix_spawnattr_init(room.as_mut_ptr())),
+        }
+        libc::posix_spawnattr_getflags(room.as_ptr(), &mut flags);
+        if flags & SETSIGMASK != 0 {
+            return attributes;
+        }
+        let mut mask: libc::sigset_t = core::mem::zeroed();
+        *(&raw mut mask as *mut u64) = sys::mask() | believed;
+        libc::posix_spawnattr_setsigmask(room.as_mut_ptr(), &mask);
+        libc::posix_spawnattr_setflags(room.as_mut_ptr(), flags | SETSIGMASK);
+    }
+    room.as_ptr()
+}
+
 /// The child of posix_spawn runs with our signals blocked: all it touches must be in RAM.
 unsafe fn spawn(request: Spawn, search: bool) -> c_int {
     let (pid, path, actions, attributes, argv, envp) = request;
@@ -271,6 +300,8 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe {
         let environment = Environment::following(envp);
+        let mut room = MaybeUninit::uninit();
+        let attributes = with_mask(attributes.cast(), &mut room).cast();
         type Pointer = *const c_void;
         // The child passes these to the kernel with SIGSYS blocked: a managed pointer would be its end.
         let is_on = mm().mode.load(Ordering::Relaxed) != mode::OFF;

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use farpage::mm::{Mm, mm, mode};
 use farpage::pool::flag;
+use farpage::robust;
 use farpage::sigmask;
 use farpage::signals::{self, Action};
 use farpage::sys::OURS;
@@ -313,14 +314,16 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         return i64::from(answer);
     }
     if !mm.is_active() {
-        // SAFETY: the caller's call.
-        return result(unsafe { farpage::sys::raw(nr, args) });
+        return result(trap::issue(nr, args));
     }
     match nr {
         libc::SYS_fork | libc::SYS_vfork => crate::process::raw_fork([libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
         libc::SYS_clone if a & libc::CLONE_VM as u64 == 0 && b == 0 => crate::process::raw_fork(args),
         // Starts threads or returns on another stack: as it is.
         libc::SYS_clone | libc::SYS_exit | libc::SYS_exit_group => {
+            if nr == libc::SYS_exit {
+                robust::keep_list(mm);
+            }
             // SAFETY: the caller's call.
             result(unsafe { farpage::sys::raw(nr, args) })
         }

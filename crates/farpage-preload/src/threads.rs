@@ -8,6 +8,7 @@ use farpage::births;
 use farpage::dispatch;
 use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
+use farpage::robust;
 use farpage::sigmask::{self, Belief};
 use farpage::{sys, trap};
 
@@ -93,6 +94,7 @@ extern "C" fn leave(value: *mut c_void) {
         return;
     }
     give_back(value.wrapping_byte_sub(value as usize % PAGE as usize));
+    robust::keep_list(mm());
     // The main thread frees nothing after this, and may go on to exit handlers.
     if mm().is_active() && sys::gettid() != sys::getpid() {
         dispatch::until_the_end();
@@ -151,6 +153,8 @@ pub fn give_alternate_stack() {
 }
 
 extern "C" fn run_thread(birth: *mut c_void) -> *mut c_void {
+    // By the thread's attributes; nothing managed is touched before.
+    let adopted = sigmask::adopt();
     give_alternate_stack();
     // SAFETY: made by pthread_create below for this thread alone.
     let Birth {
@@ -161,7 +165,9 @@ extern "C" fn run_thread(birth: *mut c_void) -> *mut c_void {
     } = unsafe { (birth as *mut Birth).read() };
     // SAFETY: allocated with this library's malloc.
     unsafe { crate::alloc::free(birth) };
-    sigmask::believe(blocked);
+    if adopted == 0 {
+        sigmask::believe(blocked);
+    }
     match stack {
         Some(stack) => stack.run(start, argument),
         None => start(argument),

@@ -130,17 +130,17 @@ pub fn was_given_back_lately() -> bool {
 }
 
 fn take_memory_over(mm: &Mm) -> Result<(), Step> {
-    let pagemap = open_pagemap().map_err(|e| ("opening /proc/self/pagemap", e))?;
+    let pagemap = open_pagemap().map_err(|e| ("opening /proc/thread-self/pagemap", e))?;
     let adopted = register_all(mm)
         .map_err(|e| ("registering memory", e))
         .and_then(|()| {
             kill_point!("activate-registered");
             for_each_range(mm, |lo, hi| adopt_present(mm, pagemap, lo, hi))
-                .map_err(|e| ("reading /proc/self/pagemap", e))
+                .map_err(|e| ("reading /proc/thread-self/pagemap", e))
         });
     sys::close(pagemap);
     adopted?;
-    advice::adopt(mm, 0, MANAGED_PAGES).map_err(|e| ("reading /proc/self/smaps", e))?;
+    advice::adopt(mm, 0, MANAGED_PAGES).map_err(|e| ("reading /proc/thread-self/smaps", e))?;
     in_flight::pin(mm);
     stacks::keep_noted(mm);
     kill_point!("activate-adopted");
@@ -240,7 +240,7 @@ fn adopt_present(mm: &Mm, pagemap: i32, lo: u64, hi: u64) -> Result<(), Errno> {
 
 /// Opens this process's page map, to be read or scanned.
 pub fn open_pagemap() -> Result<i32, Errno> {
-    proc_dirs::open(c"/proc/self/pagemap", libc::O_RDONLY)
+    proc_dirs::open(c"/proc/thread-self/pagemap", libc::O_RDONLY)
 }
 
 fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {

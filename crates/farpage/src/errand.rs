@@ -114,7 +114,7 @@ impl Head {
 }
 
 /// The list that this thread has, if any.
-fn robust_list() -> u64 {
+pub fn robust_list() -> u64 {
     let (mut head, mut size) = (0u64, 0u64);
     let to = (&raw mut head as u64, &raw mut size as u64);
     // SAFETY: both are ours.

@@ -367,7 +367,7 @@ pub fn has_content(mm: &Mm, page: u64, pages: u64) -> bool {
         let (to, from) = (to.as_ptr() as u64, from.as_ptr() as u64);
         sys::raw(
             libc::SYS_process_vm_readv,
-            [sys::getpid() as u64, to, 1, from, 1, 0],
+            [sys::gettid() as u64, to, 1, from, 1, 0],
         )
     };
     unlock_same(mm, page, page + pages);

@@ -28,6 +28,8 @@ use crate::trap;
 
 /// Ranges of calls in flight that can be kept. Of a program that has more, the last ones' calls may answer EFAULT.
 const KEPT_MAX: usize = 4096;
+/// In the place of a call: what is kept until its thread has ended.
+const ENDING: u64 = 0;
 /// Threads that are signalled together.
 const TOGETHER: usize = 64;
 /// How long is waited for them: one may sleep where no signal wakes it, and is then looked at again.
@@ -44,7 +46,7 @@ static AWAITED: [AtomicI32; TOGETHER] = [const { AtomicI32::new(0) }; TOGETHER];
 #[derive(Clone, Copy)]
 struct Range {
     tid: i32,
-    /// Checksum of the call's description.
+    /// Checksum of the call's description, or [`ENDING`].
     call: u64,
     lo: u64,
     hi: u64,
@@ -68,16 +70,19 @@ static NEXT_NS: AtomicU64 = AtomicU64::new(0);
 static EVERY_NS: AtomicU64 = AtomicU64::new(WATCH_NS.0);
 
 impl Kept {
-    fn push(&mut self, range: Range) {
+    /// False: there is no room.
+    fn push(&mut self, range: Range) -> bool {
         if self.table == 0 {
             self.table = sys::engine_memory((KEPT_MAX * size_of::<Range>()) as u64).unwrap_or(0);
         }
-        if self.table != 0 && self.len < KEPT_MAX {
+        let has_room = self.table != 0 && self.len < KEPT_MAX;
+        if has_room {
             let at = self.len;
             self.len += 1;
             self.pages += range.hi - range.lo;
             self.ranges()[at] = range;
         }
+        has_room
     }
 
     fn ranges(&mut self) -> &mut [Range] {
@@ -252,7 +257,7 @@ fn keep(mm: &Mm, tid: i32, seen: Seen) {
     } else {
         nr as usize
     };
-    let most = (mm.header().limit.load(Ordering::Relaxed) / 2).max(512) as u64;
+    let most = most_pages(mm);
     let mut read = trap::read_word;
     syscalls::ranges(nr, &args, &mut read, &mut |start, len| {
         let Some((lo, hi)) = trap::managed_part(start, len) else {
@@ -261,8 +266,43 @@ fn keep(mm: &Mm, tid: i32, seen: Seen) {
         let mut kept = KEPT.lock();
         let hi = hi.min(lo + most.saturating_sub(kept.pages));
         make_present(lo, hi);
-        kept.push(Range { tid, call, lo, hi });
+        let _ = kept.push(Range { tid, call, lo, hi });
     });
+}
+
+/// Half the limit, or what is kept would keep all others from making room.
+fn most_pages(mm: &Mm) -> u64 {
+    (mm.header().limit.load(Ordering::Relaxed) / 2).max(512) as u64
+}
+
+/// Keeps a page, which the caller has pinned, until the calling thread has ended: the kernel touches it then, and nobody else could
+/// let it go. Beyond what may be kept it is not.
+pub fn keep_to_end(mm: &Mm, page: u64) {
+    let mask = sys::block_signals();
+    {
+        let _inside = mm.gate.shared();
+        let mut kept = KEPT.lock();
+        let range = Range {
+            tid: sys::gettid(),
+            call: ENDING,
+            lo: page,
+            hi: page + 1,
+        };
+        // It may have been unmapped since, and its pin with it.
+        if kept.pages < most_pages(mm) && fault::pin_present(mm, page) {
+            if kept.push(range) {
+                look_soon();
+            } else {
+                fault::unpin(mm, page);
+            }
+        }
+    }
+    sys::set_mask(mask);
+}
+
+fn look_soon() {
+    EVERY_NS.store(WATCH_NS.0, Ordering::Relaxed);
+    NEXT_NS.store(sys::now_ns() + WATCH_NS.0, Ordering::Relaxed);
 }
 
 /// Has the kernel make pages present, before anything is registered.
@@ -285,8 +325,7 @@ pub fn pin(mm: &Mm) {
     }
     kept.pages = kept.ranges().iter().map(|range| range.hi - range.lo).sum();
     if kept.len > 0 {
-        EVERY_NS.store(WATCH_NS.0, Ordering::Relaxed);
-        NEXT_NS.store(sys::now_ns() + WATCH_NS.0, Ordering::Relaxed);
+        look_soon();
     }
 }
 
@@ -311,16 +350,24 @@ pub fn watch_now(mm: &Mm) {
         {
             let _inside = mm.gate.shared();
             let own = sys::gettid();
+            let is_past = |range: &Range| range.tid == own && range.call != ENDING;
             KEPT.lock()
-                .release(mm, 0..0, |range| range.tid == own || !may_be_in(range));
+                .release(mm, 0..0, |range| is_past(range) || !may_be_in(range));
         }
         sys::set_mask(mask);
     }
 }
 
-/// Whether a thread may be in the call that it was in. One that runs is sent through the handler to be sure that it is not.
+/// Whether a thread may be in the call that it was in, or at its end. One that runs is sent through the handler to be sure that it is not in
+/// a call.
 fn may_be_in(range: &Range) -> bool {
-    match look(range.tid) {
+    let seen = look(range.tid);
+    if range.call == ENDING {
+        // What is left of the first thread, while there are others, is in no call.
+        let is_first = range.tid == sys::getpid();
+        return seen != Seen::Gone && !(is_first && seen == Seen::Elsewhere);
+    }
+    match seen {
         Seen::Call { call, .. } => call == range.call,
         Seen::Gone | Seen::Elsewhere => false,
         Seen::Running => {

@@ -16,6 +16,7 @@ use crate::maps::each_mapping;
 use crate::mem::managed_pages;
 use crate::mm::{self, Mm, fd, mode};
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state, flag};
+use crate::sigmask;
 use crate::sys::{self, Errno};
 use crate::{activate, sentinel};
 
@@ -68,6 +69,8 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
         return;
     }
     reserve_descriptors(pool_fd);
+    // Before there is another thread, which would inherit what the kernel has blocked, and could be answered no fault.
+    sigmask::adopt();
     // A filter from before an exec traps calls on managed memory from the first one on: an image that stayed dormant would
     // have no handler for them and die of SIGSYS (a pipeline once did, when its shell had become active before it
     // started the next program).
@@ -184,7 +187,7 @@ fn abandon_locks(mm: &Mm) {
     });
     if read.is_err() {
         sys::die(&[
-            "farpage: a forked child could not read /proc/self/maps (too many open files?); ",
+            "farpage: a forked child could not read /proc/thread-self/maps (too many open files?); ",
             "the child was stopped so that it uses no wrong data",
         ]);
     }

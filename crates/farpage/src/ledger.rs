@@ -8,6 +8,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 
+pub mod living;
+
 use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 
@@ -469,7 +471,7 @@ fn left_by_exec(entry: &ProcEntry, pid: i32) -> bool {
 
 /// Whether it can be seen that the process has no pool mapped.
 fn has_no_pool(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.contains("farpage-pool"))
+    living::of_memory(pid, "maps").is_ok_and(|maps| !maps.contains("farpage-pool"))
 }
 
 /// Whether the process is there and, as far as can be seen, not one without a pool that was given the number of one that has ended.
@@ -497,13 +499,12 @@ fn see(pid: i32) -> Option<Seen> {
         }
         Err(_) => return None,
     };
-    // The name in parentheses may hold anything; fields are counted from behind it: state is the first, start time the 20th.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // From the state on: start time is the 20th.
+    let fields = living::fields(&stat)?;
     let start_time = fields.get(19)?.parse().ok()?;
     // A process whose first thread has ended lives on as a "zombie" with other threads (field 20, the 18th here).
     let threads = fields.get(17).and_then(|f| f.parse().ok()).unwrap_or(1);
-    if matches!(fields.first(), Some(&"Z" | &"X")) && threads <= 1 {
+    if living::is_ended(&fields) && threads <= 1 {
         return Some(gone);
     }
     Some(Seen {
@@ -514,7 +515,7 @@ fn see(pid: i32) -> Option<Seen> {
 
 /// Anonymous pages in RAM: resident less shared (file and shmem).
 fn anon_pages(pid: i32) -> i64 {
-    let Ok(statm) = fs::read_to_string(format!("/proc/{pid}/statm")) else {
+    let Ok(statm) = living::of_memory(pid, "statm") else {
         return 0;
     };
     let mut fields = statm
@@ -530,7 +531,7 @@ fn own_pages() -> i64 {
 
 /// Anonymous memory with shared pages divided among their users, in pages.
 fn pss_anon(pid: i32) -> Option<i64> {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let rollup = living::of_memory(pid, "smaps_rollup").ok()?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
     line.split_ascii_whitespace()
         .next()?

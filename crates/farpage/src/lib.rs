@@ -64,6 +64,7 @@ pub mod relocate;
 pub mod remote;
 pub mod request;
 pub mod residency;
+pub mod robust;
 pub mod runs;
 mod sentinel;
 pub mod sigmask;

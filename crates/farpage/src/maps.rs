@@ -1,4 +1,4 @@
-//! /proc/self/maps and smaps without allocation, for the rare moments when only the kernel knows.
+//! This process's maps and smaps in /proc without allocation, for the rare moments when only the kernel knows.
 //!
 //! # Safety
 //! Reads a file into a buffer on the stack.
@@ -21,7 +21,9 @@ pub struct Mapping {
 
 /// Calls `f` for every mapping, in order of address.
 pub fn each_mapping(mut f: impl FnMut(Mapping) -> Result<(), Errno>) -> Result<(), Errno> {
-    each_line(c"/proc/self/maps", &mut |line| parse(line).map_or(Ok(()), &mut f))
+    each_line(c"/proc/thread-self/maps", &mut |line| {
+        parse(line).map_or(Ok(()), &mut f)
+    })
 }
 
 /// What the program has said about a mapping by madvise and mlock, as the kernel remembers it.
@@ -35,7 +37,7 @@ pub struct Said {
 /// Calls `f` for every mapping about which something was said.
 pub fn each_said(mut f: impl FnMut(Mapping, Said)) -> Result<(), Errno> {
     let mut last = None;
-    each_line(c"/proc/self/smaps", &mut |line| {
+    each_line(c"/proc/thread-self/smaps", &mut |line| {
         last = parse(line).or(last);
         let said = flags(line);
         if let Some(mapping) = last.filter(|_| said != Said::default()) {

@@ -113,10 +113,10 @@ pub fn of(pid: i32) -> Result<i32, Errno> {
 pub fn behind(pidfd: i32) -> Option<i32> {
     let number = sys::Num::new(u64::try_from(pidfd).ok()?, 10);
     let (directory, path) = if is_apart() {
-        let path = sys::path(&["self/fdinfo/", number.text()]);
+        let path = sys::path(&["thread-self/fdinfo/", number.text()]);
         (mm().fd(fd::PROC), path)
     } else {
-        let path = sys::path(&["/proc/self/fdinfo/", number.text()]);
+        let path = sys::path(&["/proc/thread-self/fdinfo/", number.text()]);
         (libc::AT_FDCWD, path)
     };
     let mut text = [0u8; 512];

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use farpage_core::units::PAGE_SIZE;
 
+use crate::ledger::living;
 use crate::pool::{Pool, STATES_LEN, entry_state, flag};
 use crate::sys;
 
@@ -95,7 +96,7 @@ fn find(pool: &Pool, pool_fd: i32) -> Vec<Orphan> {
 
 /// Whether its address space is large enough to have page states: few are.
 fn has_room_for_states(pid: i32) -> bool {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let statm = living::of_memory(pid, "statm").unwrap_or_default();
     let pages = statm
         .split(' ')
         .next()
@@ -120,7 +121,7 @@ fn status(pid: i32, key: &str) -> Option<u64> {
 
 /// Whether it maps page states: what lies behind the part of the pool that every process, the supervisor too, has from its start.
 fn maps_states(pid: i32, inode: u64) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = living::of_memory(pid, "maps").unwrap_or_default();
     let (inode, name) = (inode.to_string(), "/memfd:farpage-pool");
     maps.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(2);

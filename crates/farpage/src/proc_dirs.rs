@@ -1,5 +1,8 @@
 //! Files of /proc about this process, and directories there without allocation: whose entries are threads or descriptors.
 //!
+//! What tells of memory or descriptors is asked of the calling thread (/proc/thread-self): /proc/self is the first thread, which has
+//! neither once it has called pthread_exit, while the others live on.
+//!
 //! # Safety
 //! Calls fill buffers on the stack.
 #![allow(unsafe_code)]
@@ -74,7 +77,7 @@ fn each_name(directory: i32, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
 /// Whether this process has an io_uring.
 pub fn has_io_uring() -> Result<bool, Errno> {
     let mut found = false;
-    each_entry(c"/proc/self/fd", |directory, name| {
+    each_entry(c"/proc/thread-self/fd", |directory, name| {
         found |= leads_to(directory, name, b"anon_inode:[io_uring]");
     })?;
     Ok(found)

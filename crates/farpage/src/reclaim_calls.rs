@@ -103,7 +103,7 @@ pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
         let iov = (to.as_ptr() as u64, from.as_ptr() as u64);
         sys::raw(
             libc::SYS_process_vm_readv,
-            [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0],
+            [sys::gettid() as u64, iov.0, 1, iov.1, 1, 0],
         )
     };
     if copied != PAGE as i64 || is_writable(src) {

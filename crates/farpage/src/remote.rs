@@ -357,7 +357,7 @@ pub fn answer(mm: &Mm) {
 /// The process behind a descriptor of /proc/PID/mem.
 fn owner_of_mem(fd: i32) -> Option<i32> {
     let number = sys::Num::new(u64::try_from(fd).ok()?, 10);
-    let path = sys::path(&["/proc/self/fd/", number.text()]);
+    let path = sys::path(&["/proc/thread-self/fd/", number.text()]);
     let mut target = [0u8; 64];
     // SAFETY: a path and a buffer of ours.
     let len = unsafe {

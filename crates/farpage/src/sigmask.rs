@@ -11,6 +11,7 @@
 use core::ptr::{addr_of, addr_of_mut};
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use crate::mm::mm;
 use crate::sys::{self, OURS, SigMask, sig_bit};
 
 /// One thread's belief. The shim has room for it, zeroed.
@@ -53,18 +54,47 @@ pub fn pending() -> SigMask {
     cell().map_or(0, |cell| unsafe { addr_of!((*cell).pending).read_volatile() })
 }
 
-/// Sets the belief to the bits of ours in `mask`; what waited and may come now is delivered before this returns.
-pub fn believe(mask: SigMask) {
-    let Some(cell) = cell() else { return };
-    if mask & OURS != 0 && crate::signals::take().is_err() {
-        return; // no room for the stub's page: activation will say so
+/// The kernel's mask of this thread may hold our signals where it did not come through us: from before an exec, or by attributes of the thread. From
+/// here on they are believed blocked, and the kernel lets them through. Returns which they are.
+pub fn adopt() -> SigMask {
+    let real = sys::mask();
+    if real & OURS != 0 {
+        believe(real);
+        // Without a place for the belief, or for the handlers, it stays as it is.
+        sys::set_mask(real & !blocked());
     }
-    // SAFETY: see the file's note; the siginfo is one the kernel gave for this signal.
-    unsafe {
-        addr_of_mut!((*cell).blocked).write_volatile(mask & OURS);
-        for (place, sig) in [libc::SIGBUS, libc::SIGSYS].into_iter().enumerate() {
+    real & OURS
+}
+
+/// Makes a call by which another image gets the kernel's mask (exec), with what this thread believes of it, and with what waits to be let through.
+pub fn handed_on<R>(call: impl FnOnce() -> R) -> R {
+    let believed = blocked();
+    if believed == 0 {
+        return call();
+    }
+    let real = sys::mask();
+    sys::set_mask(real | believed);
+    // A child that borrows this memory has no signals that wait.
+    if let Some(cell) = cell().filter(|_| mm().is_own()) {
+        // SAFETY: this thread's cell.
+        unsafe { send_again(cell, believed) };
+    }
+    let result = call();
+    // What was sent comes, and is held again.
+    sys::set_mask(real);
+    result
+}
+
+/// Sends those of `signals` that wait, as they were.
+///
+/// # Safety
+/// `cell` is this thread's.
+unsafe fn send_again(cell: *mut Belief, signals: SigMask) {
+    for (place, sig) in [libc::SIGBUS, libc::SIGSYS].into_iter().enumerate() {
+        // SAFETY: see the file's note; the siginfo is one the kernel gave for this signal.
+        unsafe {
             let waiting = addr_of!((*cell).pending).read_volatile();
-            if waiting & !mask & sig_bit(sig) == 0 {
+            if waiting & signals & sig_bit(sig) == 0 {
                 continue;
             }
             let info = addr_of!((*cell).info[place]).read_volatile();
@@ -75,6 +105,19 @@ pub fn believe(mask: SigMask) {
                 [pid, tid, sig as u64, info.as_ptr() as u64, 0, 0],
             );
         }
+    }
+}
+
+/// Sets the belief to the bits of ours in `mask`; what waited and may come now is delivered before this returns.
+pub fn believe(mask: SigMask) {
+    let Some(cell) = cell() else { return };
+    if mask & OURS != 0 && crate::signals::take().is_err() {
+        return; // no room for the stub's page: activation will say so
+    }
+    // SAFETY: this thread's cell.
+    unsafe {
+        addr_of_mut!((*cell).blocked).write_volatile(mask & OURS);
+        send_again(cell, !mask);
     }
 }
 

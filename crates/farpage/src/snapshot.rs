@@ -1,12 +1,14 @@
 //! What a running tree looks like from outside: read from its pool, at any time, by anyone who may open it.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use farpage_core::readahead::hits::Estimate;
 use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 
+use crate::ledger::living;
 use crate::mm::address;
 use crate::pool::{Area, Header, Pool, entry_state};
 use crate::{ledger, sys};
@@ -207,7 +209,12 @@ pub fn supervisor_of(pid: i32) -> Option<i32> {
 /// Opens the pool that process `pid` (a supervisor or a member of its tree) has among its descriptors.
 #[must_use]
 pub fn open_pool(pid: i32) -> Option<(fs::File, Pool)> {
-    for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
+    pool_among(Path::new(&format!("/proc/{pid}"))).or_else(|| pool_among(&living::thread(pid)?))
+}
+
+/// The pool among the descriptors of the process or thread that a directory of /proc is about.
+fn pool_among(directory: &Path) -> Option<(fs::File, Pool)> {
+    for entry in fs::read_dir(directory.join("fd")).ok()?.flatten() {
         let target = fs::read_link(entry.path()).unwrap_or_default();
         if target.to_string_lossy().starts_with("/memfd:farpage-pool") {
             let file = fs::OpenOptions::new()

@@ -156,7 +156,7 @@ pub fn getppid() -> i32 {
 
 /// The pid namespace that this process counts in, as a number; 0 if /proc does not tell.
 pub fn pid_namespace() -> u64 {
-    inode(c"/proc/self/ns/pid")
+    inode(c"/proc/thread-self/ns/pid")
 }
 
 /// The number of what a path leads to; 0 if that can't be told.
@@ -286,6 +286,11 @@ pub fn block_signals() -> SigMask {
 /// The same with SIGBUS, where nothing managed is touched.
 pub fn block_faults() -> SigMask {
     change_mask(libc::SIG_BLOCK, !sig_bit(libc::SIGSYS))
+}
+
+/// This thread's mask.
+pub fn mask() -> SigMask {
+    change_mask(libc::SIG_BLOCK, 0)
 }
 
 pub fn set_mask(mask: SigMask) -> SigMask {

@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 pub mod descriptors;
+mod many;
 pub mod pieces;
 pub mod present;
 
@@ -262,7 +263,7 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
     if let Some(result) = descriptors::answer(mm(), nr, &args) {
         return result;
     }
-    if let Some(result) = pieces::message(nr, args) {
+    if let Some(result) = many::perform(nr, args).or_else(|| pieces::message(nr, args)) {
         return result;
     }
     if let Some(call) = syscalls::describe(index)
@@ -281,12 +282,21 @@ pub fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
     syscalls::ranges(nr as usize, &args, &mut read, &mut |start, len| {
         pins.add(mm, start, len)
     });
-    // SAFETY: the program's own call.
-    let result = unsafe { sys::raw(nr, args) };
+    let result = issue(nr, args);
     if !(syscalls::keeps(nr as usize, &args) && result >= 0) {
         pins.release(mm);
     }
     result
+}
+
+/// Makes a call of the program's as it is. A new image gets the mask that the program believes in.
+pub fn issue(nr: i64, args: [u64; 6]) -> i64 {
+    // SAFETY: the program's own call.
+    let call = || unsafe { sys::raw(nr, args) };
+    match nr {
+        libc::SYS_execve | libc::SYS_execveat => sigmask::handed_on(call),
+        _ => call(),
+    }
 }
 
 /// The word at an address of the program's; `None` for a bad pointer.
@@ -479,8 +489,9 @@ fn transfer_user(theirs: u64, ours: u64, len: u64, nr: i64) -> bool {
     let (local, remote) = ([ours, len], [theirs, len]);
     let transfer = || {
         let iov = (local.as_ptr() as u64, remote.as_ptr() as u64);
+        // The thread's number: that of a process whose first thread has ended names no memory any more.
         // SAFETY: `ours` is a buffer of len bytes on our stack; the other side is checked by the kernel.
-        let done = unsafe { sys::raw(nr, [sys::getpid() as u64, iov.0, 1, iov.1, 1, 0]) };
+        let done = unsafe { sys::raw(nr, [sys::gettid() as u64, iov.0, 1, iov.1, 1, 0]) };
         done == len as i64
     };
     // To ask for pins takes longer than to find the page there, as it is mostly.

@@ -64,8 +64,7 @@ pub fn perform(nr: i64, args: [u64; 6]) -> Option<i64> {
         });
         pins.release(mm());
         trace_now();
-        // SAFETY: the program's own call.
-        let result = unsafe { sys::raw(nr, args) };
+        let result = trap::issue(nr, args);
         if result != -i64::from(libc::EFAULT) {
             return Some(result);
         }

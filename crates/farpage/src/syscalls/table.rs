@@ -406,7 +406,7 @@ table! {
     270 pselect6 [fds(1), fds(2), fds(3), f(4, TIMESPEC), c(1 << 5, nested::sigset_argpack)].hidden(5);
     271 ppoll [a(0, 1, POLLFD), f(2, TIMESPEC), f(3, SIGSET)];
     272 unshare [];
-    // The head is read when the thread ends, and so are the locks in the list, which we can't know.
+    // The head is read when the thread ends, and so are the locks in the list: see `robust`.
     273 set_robust_list [f(0, 24)].kept();
     274 get_robust_list [f(1, 8), f(2, 8)];
     275 splice [f(1, OFFSET), f(3, OFFSET)];

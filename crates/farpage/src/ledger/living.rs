@@ -1,0 +1,55 @@
+//! Processes whose first thread has ended before the others (pthread_exit in main). To /proc that thread is the process: it has
+//! neither memory nor descriptors any more, so its files are empty or can't be read, while those of another thread tell all.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What a file of /proc says about the memory of a process.
+pub fn of_memory(pid: i32, name: &str) -> io::Result<String> {
+    let of_first = fs::read_to_string(format!("/proc/{pid}/{name}"));
+    if !is_silent(&of_first) {
+        return of_first;
+    }
+    match thread(pid) {
+        Some(living) => fs::read_to_string(living.join(name)),
+        None => of_first,
+    }
+}
+
+/// The directory in /proc of a thread that lives, where the first of its process does not. Ends with the list of its threads.
+#[must_use]
+pub fn thread(pid: i32) -> Option<PathBuf> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    if lives(&process) {
+        return None;
+    }
+    let threads = fs::read_dir(process.join("task")).ok()?.flatten();
+    threads.map(|thread| thread.path()).find(|thread| lives(thread))
+}
+
+/// As maps, statm and smaps_rollup are without memory.
+fn is_silent(text: &io::Result<String>) -> bool {
+    match text {
+        Ok(text) => text.is_empty() || text.starts_with("0 "),
+        Err(e) => e.raw_os_error() == Some(libc::ESRCH),
+    }
+}
+
+fn lives(directory: &Path) -> bool {
+    fs::read_to_string(directory.join("stat"))
+        .ok()
+        .and_then(|stat| fields(&stat).map(|fields| !is_ended(&fields)))
+        .unwrap_or(false)
+}
+
+/// The fields of /proc/PID/stat from the third on, the state. The name before it, in parentheses, may hold anything.
+pub fn fields(stat: &str) -> Option<Vec<&str>> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    Some(rest.split_ascii_whitespace().collect())
+}
+
+/// Whether these fields are of a thread that has ended.
+pub fn is_ended(fields: &[&str]) -> bool {
+    matches!(fields.first(), Some(&"Z" | &"X"))
+}
