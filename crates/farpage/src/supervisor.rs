@@ -494,9 +494,15 @@ fn tell_of_overrun(pool: &Pool, overruns: &mut Option<u64>) {
 
 /// The command has ended but left daemons: a background process keeps their books until they end.
 fn keep_books_in_background(mut rounds: Rounds) {
+    let header = rounds.ledger.pool().header();
     // SAFETY: this process has one thread; the child only ticks and exits.
     unsafe {
-        if libc::fork() != 0 {
+        let child = libc::fork();
+        if child != 0 {
+            // Before the command ends: who asks for the tree then finds who keeps its books.
+            if child > 0 {
+                header.supervisor.store(child, Ordering::Relaxed);
+            }
             return;
         }
         libc::setsid();
@@ -504,7 +510,6 @@ fn keep_books_in_background(mut rounds: Rounds) {
             libc::close(fd);
         }
     }
-    let header = rounds.ledger.pool().header();
     header.supervisor.store(sys::getpid(), Ordering::Relaxed);
     while !rounds.is_over() {
         rounds.wait(-1);
