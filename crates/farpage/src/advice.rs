@@ -6,21 +6,20 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_core::page_state::{Kind, PIN_MAX};
+use farpage_core::page_state::Kind;
 
+use crate::dontneed::drop_content;
 use crate::errand;
 use crate::fault;
-use crate::in_flight;
 use crate::maps::each_said;
-use crate::mem::{discard, managed_pages};
-use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode};
+use crate::mem::managed_pages;
+use crate::mm::{Mm, PAGE, mm, mode};
 use crate::range_set::first_within;
+use crate::residency;
 use crate::sys::{self, Errno};
 
 /// MADV_GUARD_INSTALL, MADV_GUARD_REMOVE.
 const GUARDS: [i32; 2] = [102, 103];
-/// Bytes whose content is dropped while holding the gate alone once.
-const DROP_STEP: u64 = 32 << 20;
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
@@ -55,7 +54,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         return EINVAL;
     }
     match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE if is_locked(mm, lo, hi) => EINVAL,
+        libc::MADV_DONTNEED | libc::MADV_FREE if is_locked(lo, hi) => EINVAL,
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
         libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
             prefetch(mm, lo, hi, advice)
@@ -109,7 +108,7 @@ pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
             crate::fork::inherit_advice(lo, hi, false);
         }
         if said.locked {
-            crate::residency::adopt_lock(mm, lo, hi);
+            residency::adopt_lock(mm, lo, hi);
         }
     })
 }
@@ -124,49 +123,12 @@ fn note_huge(mm: &Mm, addr: u64, len: u64, wanted: bool) {
     }
 }
 
-/// Whether the program has locked one of the pages; calls that have ended do not count.
-fn is_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
-    any_locked(mm, lo, hi) && {
-        errand::settle(mm);
-        in_flight::watch_now(mm);
-        any_locked(mm, lo, hi)
-    }
-}
-
-/// Whether a page is pinned. (A page kept for good is our affair, and its content may go.)
-fn any_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
-    let mut page = lo;
-    while page < hi {
-        let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
-        let touched = mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0;
-        if touched && (page..end).any(|page| (1..PIN_MAX).contains(&mm.load(page).pins())) {
-            return true;
-        }
-        page = end;
-    }
-    false
-}
-
-/// DONTNEED and FREE: the content is gone at once; slots are given up without I/O.
-fn drop_content(mm: &Mm, lo: u64, hi: u64) -> i64 {
-    let mut result = 0;
-    let mut page = lo;
-    while page < hi {
-        let end = (page + DROP_STEP / PAGE).min(hi);
-        let alone = mm.gate.alone();
-        discard(mm, page, end, &alone);
-        // SAFETY: the program asked for the content to go.
-        let ret = unsafe {
-            let len = (end - page) * PAGE;
-            sys::raw(
-                libc::SYS_madvise,
-                [address(page), len, libc::MADV_DONTNEED as u64, 0, 0, 0],
-            )
-        };
-        result = if ret < 0 { ret } else { result };
-        page = end;
-    }
-    result
+/// Whether the program has locked one of the pages: pins tell nothing, since calls have them too.
+fn is_locked(lo: u64, hi: u64) -> bool {
+    let mask = sys::block_signals();
+    let locked = residency::any_locked(lo, hi);
+    sys::set_mask(mask);
+    locked
 }
 
 /// Brings pages in, at most a quarter of the limit at a time: more would only push out what came first.

@@ -323,7 +323,7 @@ pub fn install_run(
 }
 
 /// Whether the kernel has a page at that address now.
-fn is_present(page: u64) -> bool {
+pub fn is_present(page: u64) -> bool {
     reclaim::presence(address(page), 1) & 1 == 1
 }
 

@@ -265,7 +265,7 @@ fn keep(mm: &Mm, tid: i32, seen: Seen) {
     });
 }
 
-/// Has the kernel make pages present, before anything is registered.
+/// Has the kernel make pages present that are not registered.
 pub fn make_present(lo: u64, hi: u64) {
     let (from, bytes) = (address(lo), (hi - lo) * PAGE);
     // SAFETY: brings pages of the program in, as a touch would; what is not mapped is an error and stays so.
