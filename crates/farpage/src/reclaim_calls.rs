@@ -114,7 +114,12 @@ pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
     }
     mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: the page is copied, its word locked, and its mapping can change only with the gate held alone.
-    unsafe { sys::madvise(src, PAGE, libc::MADV_DONTNEED) }.is_ok()
+    let dropped = unsafe { sys::madvise(src, PAGE, libc::MADV_DONTNEED) }.is_ok();
+    if !dropped {
+        // Sealed: it stays, and its frame must be empty for the next page.
+        drop_frames(mm, dst, PAGE);
+    }
+    dropped
 }
 
 /// Whether the program could write the page now: then a copy could miss a write.
