@@ -359,6 +359,33 @@ static void told_in_cold_memory(void)
 	munmap(p, LEN);
 }
 
+static void sequence_child(void *arg)
+{
+	chill();
+	sleep_ms(2);
+	CHECK("the kernel writes in the child", *(unsigned *)arg < 4096);
+	data_check("child: even", 0, 9800);
+}
+
+static void sequence_parent(void *arg)
+{
+	if (!own_rseq(arg)) {
+		skip("restartable", "rseq: %s", strerror(errno));
+		return;
+	}
+	for (int round = 0; round < 3; round++) {
+		chill();
+		CHILD_EXPECT("child", child_start(sequence_child, arg), 0);
+	}
+}
+
+/* Restartable sequences in managed memory: a forked child inherits the registration, and forgot that the page has to stay. */
+static void restartable(void)
+{
+	data_fill(9800);
+	CHILD_EXPECT("a process with a registration of its own", child_start(sequence_parent, cold_alloc(PAGE)), 0);
+}
+
 static void block_child(void *arg)
 {
 	CHECK_FILL("block in a child after closing all", arg, LEN, 1);
@@ -559,7 +586,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"cow", cow},	      {"multi_level", multi_level}, {"many_children", many_children},
 		{"killed", killed},   {"fork_advice", fork_advice}, {"shared", shared},
-		{"cloned", cloned},   {"told_in_cold_memory", told_in_cold_memory}, {"closing", closing},	    {"daemonize", daemonize},
+		{"cloned", cloned},   {"told_in_cold_memory", told_in_cold_memory}, {"restartable", restartable}, {"closing", closing},	    {"daemonize", daemonize},
 		{"beside_threads", beside_threads},		    {"handlers", handlers},
 		{"waits", waits},
 	};

@@ -8,7 +8,7 @@ use farpage::pool::flag;
 use farpage::sigmask;
 use farpage::signals::{self, Action};
 use farpage::sys::OURS;
-use farpage::trap;
+use farpage::{syscalls, trap};
 
 use crate::real::call_real;
 use crate::result;
@@ -309,8 +309,7 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         return result(-i64::from(libc::ENOSYS));
     }
     if !mm.is_active() {
-        // SAFETY: the caller's call.
-        return result(unsafe { farpage::sys::raw(nr, args) });
+        return result(dormant_syscall(nr, args));
     }
     match nr {
         libc::SYS_fork | libc::SYS_vfork => crate::process::raw_fork([libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
@@ -324,6 +323,16 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         libc::SYS_clone3 => result(-i64::from(libc::ENOSYS)),
         _ => result(trap::perform(nr, args)),
     }
+}
+
+/// What a dormant process asks of the kernel by number goes there, but for what would come to light when it is active.
+fn dormant_syscall(nr: i64, args: [u64; 6]) -> i64 {
+    // SAFETY: the caller's call.
+    let done = unsafe { farpage::sys::raw(nr, args) };
+    if nr == libc::SYS_rseq && done == 0 && syscalls::keeps(nr as usize, &args) {
+        crate::threads::keep(args[0], args[1]);
+    }
+    done
 }
 
 fn refuses_rings(mm: &Mm) -> bool {

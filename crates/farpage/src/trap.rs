@@ -280,6 +280,9 @@ pub fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
     let result = unsafe { sys::raw(nr, args) };
     if !(syscalls::keeps(nr as usize, &args) && result >= 0) {
         pins.release(mm);
+    } else if nr == libc::SYS_rseq {
+        // A forked child inherits it, and the kernel writes there before any code of the child runs.
+        keep_resident(args[0], args[1]);
     }
     result
 }
