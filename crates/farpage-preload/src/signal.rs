@@ -3,8 +3,10 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
+use farpage::engine_stack::if_managed;
+use farpage::mem;
 use farpage::mm::{Mm, mm, mode};
-use farpage::pool::flag;
+use farpage::pool::{flag, is_managed};
 use farpage::sigmask;
 use farpage::signals::{self, Action};
 use farpage::sys::OURS;
@@ -327,10 +329,14 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
 
 /// What a dormant process asks of the kernel by number goes there, but for what would come to light when it is active.
 fn dormant_syscall(nr: i64, args: [u64; 6]) -> i64 {
+    let [a, b, c, ..] = args;
+    if nr == libc::SYS_madvise && is_managed(a) {
+        return if_managed(|| mem::madvise(a, b, c as i32));
+    }
     // SAFETY: the caller's call.
     let done = unsafe { farpage::sys::raw(nr, args) };
     if nr == libc::SYS_rseq && done == 0 && syscalls::keeps(nr as usize, &args) {
-        crate::threads::keep(args[0], args[1]);
+        crate::threads::keep(a, b);
     }
     done
 }

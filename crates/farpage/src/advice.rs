@@ -25,12 +25,18 @@ const EINVAL: i64 = -(libc::EINVAL as i64);
 
 pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     let mm = mm();
-    let kernel = |addr: u64, len: u64| -> i64 {
+    let kernel = |addr: u64, len: u64, advice: i32| -> i64 {
         // SAFETY: the program's own request.
         unsafe { sys::raw(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
     };
     let Some((lo, hi)) = managed_pages(addr, len) else {
-        return kernel(addr, len);
+        return kernel(addr, len, advice);
+    };
+    // At once, from the start: what the kernel were to drop at its leisure it would drop from an active process, too, and out of the
+    // books. (Programs were stopped for pages that were gone, of what they had freed while dormant.)
+    let advice = match advice {
+        libc::MADV_FREE => libc::MADV_DONTNEED,
+        advice => advice,
     };
     let _watched = match errand::call(mm, libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) {
         Ok(result) => return result,
@@ -43,7 +49,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         // Kept dormant meanwhile: content that goes without the books' knowledge would be missed.
         let mask = sys::block_signals();
         let inside = mm.gate.shared();
-        let result = (!mm.is_active()).then(|| kernel(addr, len));
+        let result = (!mm.is_active()).then(|| kernel(addr, len, advice));
         drop(inside);
         sys::set_mask(mask);
         if let Some(result) = result {
@@ -54,15 +60,15 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         return EINVAL;
     }
     match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE if is_locked(lo, hi) => EINVAL,
-        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
+        libc::MADV_DONTNEED if is_locked(lo, hi) => EINVAL,
+        libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
         libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
             prefetch(mm, lo, hi, advice)
         }
         libc::MADV_COLD | libc::MADV_PAGEOUT => page_out(mm, lo, hi),
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             let _alone = mm.gate.alone();
-            let result = kernel(addr, len);
+            let result = kernel(addr, len, advice);
             // What is mapped of a range with holes has it too.
             if matches!(result, 0 | ENOMEM) {
                 let inherit = matches!(advice, libc::MADV_DOFORK | libc::MADV_KEEPONFORK);
@@ -83,7 +89,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         | libc::MADV_UNMERGEABLE => 0,
         // A page that is swapped in or filled beside a guard would replace it: refused, as by kernels before 6.13.
         _ if GUARDS.contains(&advice) => EINVAL,
-        _ => kernel(addr, len),
+        _ => kernel(addr, len, advice),
     }
 }
 
