@@ -5,6 +5,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/rseq.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -337,6 +339,18 @@ void child_expect_at(const char *where, const char *what, pid_t pid, int expecte
 	int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 	if (code != expected)
 		fail_at(where, what, "child expected status %d got %d", expected, code);
+}
+
+bool own_rseq(void *area)
+{
+	enum { LEN = 32, UNREGISTER = 1 };
+	const unsigned signature = 0x53053053;
+	char *libcs = (char *)__builtin_thread_pointer() + __rseq_offset;
+	if (__rseq_size != 0 && syscall(SYS_rseq, libcs, LEN, UNREGISTER, signature) < 0)
+		return false;
+	memset(area, 0, LEN);
+	((int *)area)[1] = RSEQ_CPU_ID_UNINITIALIZED;
+	return syscall(SYS_rseq, area, LEN, 0, signature) == 0;
 }
 
 int temp_file(void)

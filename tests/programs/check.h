@@ -103,6 +103,10 @@ pid_t child_start(void (*body)(void *), void *arg);
 void child_expect_at(const char *where, const char *what, pid_t pid, int expected);
 #define CHILD_EXPECT(what, pid, expected) child_expect_at(WHERE, what, pid, expected)
 
+/* Registers the first 32 bytes at `area` as this thread's restartable sequences, in place of libc's; false if that can't be. The kernel
+ * writes there whenever the thread goes on after it was stopped, and ends the process where it can't. */
+bool own_rseq(void *area);
+
 /* Unlinked temporary file, close-on-exec. */
 int temp_file(void);
 /* All bytes, or ends in a failed check. */

@@ -318,6 +318,74 @@ static void cloned(void)
 	free(p);
 }
 
+/* The word at `word` is the kernel's, the rest of its page was filled with `tag`. */
+static int page_around(char *word, uint64_t tag)
+{
+	char page[PAGE];
+	fill(page, PAGE, tag);
+	memcpy(page, word, sizeof(int));
+	return memcmp(page, word, PAGE) ? 5 : 0;
+}
+
+/* The kernel writes the child's number where clone's caller says, in the child too, where nothing was registered yet: a page that was out
+ * was one of zeros there. In the parent nobody could bring it in, so that a descriptor found no place, or both waited for ever. */
+static void told_in_cold_memory(void)
+{
+	static const unsigned long all[] = {CLONE_CHILD_SETTID, CLONE_PARENT_SETTID, CLONE_PIDFD,
+					    CLONE_CHILD_SETTID | CLONE_PARENT_SETTID};
+	char *p = map_anon(LEN);
+	data_fill(9700);
+	for (size_t i = 0; i < 2 * NELEM(all); i++) {
+		unsigned long flags = all[i / 2];
+		char *in_parent = p + 100 * PAGE, *in_child = p + 300 * PAGE;
+		fill(in_parent, PAGE, 140 + i);
+		fill(in_child, PAGE, 160 + i);
+		if (i % 2 == 0)
+			chill();
+		pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD | flags, NULL, in_parent, in_child, NULL);
+		if (pid == 0) {
+			int told = *(int *)in_child == getpid(), asked = !!(flags & CLONE_CHILD_SETTID);
+			_exit(told != asked ? 6 : page_around(in_child, 160 + i) | page_around(in_parent, 140 + i));
+		}
+		CHECK("clone", pid > 0);
+		CHILD_EXPECT("what the child finds", pid, 0);
+		CHECK_EQ("the parent is told a number", !!(flags & CLONE_PARENT_SETTID), *(int *)in_parent == pid);
+		if (flags & CLONE_PIDFD)
+			CHECK_OK("the parent is told a descriptor", close(*(int *)in_parent));
+		CHECK_EQ("the parent's page", 0, page_around(in_parent, 140 + i));
+		CHECK_FILL("the child's page in the parent", in_child, PAGE, 160 + i);
+	}
+	data_check("after clone: even", 0, 9700);
+	munmap(p, LEN);
+}
+
+static void sequence_child(void *arg)
+{
+	chill();
+	sleep_ms(2);
+	CHECK("the kernel writes in the child", *(unsigned *)arg < 4096);
+	data_check("child: even", 0, 9800);
+}
+
+static void sequence_parent(void *arg)
+{
+	if (!own_rseq(arg)) {
+		skip("restartable", "rseq: %s", strerror(errno));
+		return;
+	}
+	for (int round = 0; round < 3; round++) {
+		chill();
+		CHILD_EXPECT("child", child_start(sequence_child, arg), 0);
+	}
+}
+
+/* Restartable sequences in managed memory: a forked child inherits the registration, and forgot that the page has to stay. */
+static void restartable(void)
+{
+	data_fill(9800);
+	CHILD_EXPECT("a process with a registration of its own", child_start(sequence_parent, cold_alloc(PAGE)), 0);
+}
+
 static void block_child(void *arg)
 {
 	CHECK_FILL("block in a child after closing all", arg, LEN, 1);
@@ -518,7 +586,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"cow", cow},	      {"multi_level", multi_level}, {"many_children", many_children},
 		{"killed", killed},   {"fork_advice", fork_advice}, {"shared", shared},
-		{"cloned", cloned},   {"closing", closing},	    {"daemonize", daemonize},
+		{"cloned", cloned},   {"told_in_cold_memory", told_in_cold_memory}, {"restartable", restartable}, {"closing", closing},	    {"daemonize", daemonize},
 		{"beside_threads", beside_threads},		    {"handlers", handlers},
 		{"waits", waits},
 	};

@@ -2,9 +2,13 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 
 #define RW (PROT_READ | PROT_WRITE)
@@ -14,6 +18,7 @@
 #define ADVICE_COLLAPSE 25
 #define ADVICE_GUARD_INSTALL 102
 #define ADVICE_GUARD_REMOVE 103
+#define CALL_MSEAL 462
 
 static void dont_need(void)
 {
@@ -52,6 +57,157 @@ static void dont_need(void)
 	CHECK_ZERO("also above the hole", p + 5 * PAGE, 3 * PAGE);
 	CHECK_ERR("REMOVE of private memory", EINVAL, madvise(p, PAGE, MADV_REMOVE));
 	munmap(p, 8 * PAGE);
+}
+
+static sigjmp_buf jump;
+static int fds[2];
+static char *buffer;
+static atomic_int reading;
+
+static void jump_out(int signo)
+{
+	(void)signo;
+	siglongjmp(jump, 1);
+}
+
+static void *read_buffer(void *arg)
+{
+	reading = 1;
+	CHECK_EQ("read", (ssize_t)(5 * PAGE), read(fds[0], buffer, 5 * PAGE));
+	return arg;
+}
+
+static pthread_t reader(void)
+{
+	pthread_t thread;
+	reading = 0;
+	CHECK_EQ("thread", 0, pthread_create(&thread, NULL, read_buffer, NULL));
+	while (!reading)
+		sched_yield();
+	sleep_ms(50);
+	return thread;
+}
+
+/* A read that is left by a jump out of a handler, or whose thread is cancelled, never lets its pins go. DONTNEED of such a page was taken
+ * for one of locked memory: it answered EINVAL for ever, and the old content stayed. */
+static void left_in_calls(void)
+{
+	char *p = map_anon(LEN);
+	struct sigaction act = {.sa_handler = jump_out}, old;
+	sigaction(SIGALRM, &act, &old);
+	CHECK_OK("pipe", pipe(fds));
+	buffer = p + 100 * PAGE;
+	for (int cancelled = 0; cancelled < 2; cancelled++) {
+		fill(p, LEN, 20);
+		chill();
+		if (cancelled) {
+			pthread_t thread = reader();
+			pthread_cancel(thread);
+			pthread_join(thread, NULL);
+		} else if (sigsetjmp(jump, 1) == 0) {
+			struct itimerval once = {{0, 0}, {0, 20000}};
+			setitimer(ITIMER_REAL, &once, NULL);
+			CHECK_EQ("read must be left by a jump", -2, read(fds[0], buffer, 5 * PAGE));
+		}
+		for (int cold = 0; cold < 2; cold++) {
+			fill(p, LEN, 21);
+			if (cold)
+				chill();
+			CHECK_OK("DONTNEED around a call that was left", madvise(p + 90 * PAGE, 100 * PAGE, MADV_DONTNEED));
+			CHECK_ZERO("dropped", p + 90 * PAGE, 100 * PAGE);
+			CHECK_FILL("below", p, 90 * PAGE, 21);
+			CHECK_OK("DONTNEED of all", madvise(p, LEN, MADV_DONTNEED));
+			chill();
+			CHECK_ZERO("dropped", p, LEN);
+		}
+		CHECK_OK("read-only", mprotect(p, LEN, PROT_READ));
+		CHECK_OK("DONTNEED of what is read-only", madvise(p, LEN, MADV_DONTNEED));
+		CHECK_OK("inaccessible", mprotect(p, LEN, PROT_NONE));
+		CHECK_OK("DONTNEED of what is inaccessible", madvise(p, LEN, MADV_DONTNEED));
+		CHECK_OK("writable", mprotect(p, LEN, RW));
+		CHECK_ZERO("dropped", p, LEN);
+	}
+	fill(p, LEN, 22);
+	chill();
+	CHECK_FILL("written afterwards", p, LEN, 22);
+	sigaction(SIGALRM, &old, NULL);
+	close(fds[0]);
+	close(fds[1]);
+	munmap(p, LEN);
+}
+
+/* The buffer of a call that waits is dropped: what the call writes then lies in fresh pages. */
+static void dropped_under_a_call(void)
+{
+	char *p = map_anon(LEN), *text = must_malloc(5 * PAGE);
+	fill(text, 5 * PAGE, 24);
+	buffer = p + 100 * PAGE + 100;
+	for (int round = 0; round < 6; round++) {
+		CHECK_OK("pipe", pipe(fds));
+		fill(p, LEN, 23);
+		if (round & 1)
+			chill();
+		pthread_t thread = reader();
+		CHECK_OK("DONTNEED", madvise(p + 50 * PAGE, 200 * PAGE, MADV_DONTNEED));
+		if (round & 2)
+			chill();
+		write_all(fds[1], text, 5 * PAGE);
+		pthread_join(thread, NULL);
+		CHECK_MEM("what the call has read", text, buffer, 5 * PAGE);
+		CHECK_ZERO("before it", p + 50 * PAGE, 50 * PAGE + 100);
+		CHECK_ZERO("behind it", buffer + 5 * PAGE, 145 * PAGE - 100);
+		CHECK_FILL("below", p, 50 * PAGE, 23);
+		close(fds[0]);
+		close(fds[1]);
+	}
+	free(text);
+	munmap(p, LEN);
+}
+
+/* The kernel does not let the content of sealed memory go that can't be written. The books once let it go all the same: what was out
+ * came back as zeros. In a child, since what is sealed stays. */
+static void sealed_child(void *arg)
+{
+	char *p = arg, *old = must_malloc(LEN);
+	CHECK_OK("read-only", mprotect(p + LEN, LEN, PROT_READ));
+	if (syscall(CALL_MSEAL, p + LEN, LEN, 0) < 0) {
+		skip("sealed", "mseal: %s", strerror(errno));
+		return;
+	}
+	fill(old, LEN, 25);
+	for (int cold = 0; cold < 2; cold++) {
+		if (cold)
+			chill();
+		CHECK_ERR("DONTNEED of sealed memory", EPERM, madvise(p + LEN, LEN, MADV_DONTNEED));
+		CHECK_FILL("sealed", p + LEN, LEN, 26);
+		CHECK_ERR("DONTNEED of a part", EPERM, madvise(p + LEN + 3 * PAGE, PAGE, MADV_DONTNEED));
+		CHECK_FILL("sealed", p + LEN, LEN, 26);
+		if (cold)
+			chill();
+		CHECK_ERR("DONTNEED with memory beside", EPERM, madvise(p, 3 * LEN, MADV_DONTNEED));
+		CHECK_FILL("sealed", p + LEN, LEN, 26);
+		CHECK_FILL("behind it", p + 2 * LEN, LEN, 27);
+		/* Kernels from 6.12 on have dropped what lies before it by then. */
+		if (*(uint64_t *)p == pattern_word(25, 0))
+			CHECK_MEM("before it", old, p, LEN);
+		else
+			CHECK_ZERO("before it", p, LEN);
+		fill(p, LEN, 25);
+	}
+	chill();
+	CHECK_FILL("before it", p, LEN, 25);
+	CHECK_FILL("sealed", p + LEN, LEN, 26);
+	CHECK_FILL("behind it", p + 2 * LEN, LEN, 27);
+}
+
+static void sealed(void)
+{
+	char *p = map_anon(3 * LEN);
+	for (uint64_t i = 0; i < 3; i++)
+		fill(p + i * LEN, LEN, 25 + i);
+	chill();
+	CHILD_EXPECT("child", child_start(sealed_child, p), 0);
+	munmap(p, 3 * LEN);
 }
 
 static void lazy_free(void)
@@ -312,7 +468,8 @@ static void sync_memory(void)
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
-		{"dont_need", dont_need}, {"lazy_free", lazy_free},   {"hints", hints}, {"page_out", page_out},
+		{"dont_need", dont_need}, {"left_in_calls", left_in_calls}, {"dropped_under_a_call", dropped_under_a_call},
+		{"sealed", sealed}, {"lazy_free", lazy_free},   {"hints", hints}, {"page_out", page_out},
 		{"huge", huge},		  {"guard", guard},	      {"by_process", by_process}, {"lock", lock},
 		{"in_core", in_core},	  {"sync_memory", sync_memory}, {"lock_all", lock_all},
 	};

@@ -2,6 +2,9 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -383,6 +386,93 @@ static void meant_hints(void)
 	CHECK("a reservation where it was asked", found);
 }
 
+static sigjmp_buf walk_env;
+static atomic_size_t walked;
+static char *walked_block;
+static const size_t walk_len = 64 * MIB;
+
+static void leave_walk(int signo)
+{
+	siglongjmp(walk_env, signo);
+}
+
+static void *walk(void *arg)
+{
+	(void)arg;
+	int signo = sigsetjmp(walk_env, 1);
+	if (signo != 0)
+		return (void *)(intptr_t)signo;
+	for (size_t off = 0; off < walk_len; off += PAGE, walked++)
+		(void)*(volatile char *)(walked_block + off);
+	return NULL;
+}
+
+/* A thread touches memory at the moment at which another unmaps it, or maps a file there. Its fault found nothing managed: the whole
+ * process lost its handler of SIGBUS, and died at the next page that was out; under thread delivery the thread slept for ever. */
+static void touched_as_it_goes(void)
+{
+	struct sigaction act = {.sa_handler = leave_walk}, old;
+	char *other = map_anon(LEN);
+	int fd = temp_file();
+	fill(other, LEN, 81);
+	CHECK_OK("file", ftruncate(fd, (off_t)walk_len));
+	sigaction(SIGSEGV, &act, &old);
+	for (size_t round = 0; round < 24; round++) {
+		pthread_t thread;
+		void *signo;
+		walked = 0;
+		walked_block = mmap(NULL, walk_len, RW, ANON | MAP_NORESERVE, -1, 0);
+		CHECK("block", walked_block != MAP_FAILED);
+		CHECK_EQ("thread", 0, pthread_create(&thread, NULL, walk, NULL));
+		while (walked < 200 + round * 10)
+			sched_yield();
+		if (round & 1)
+			CHECK("mapped over", mmap(walked_block, walk_len, RW, MAP_SHARED | MAP_FIXED, fd, 0) == walked_block);
+		else
+			CHECK_OK("munmap", munmap(walked_block, walk_len));
+		pthread_join(thread, &signo);
+		CHECK("how the walk ended", walked == walk_len / PAGE || (intptr_t)signo == SIGSEGV);
+		if (round & 1)
+			CHECK_OK("munmap", munmap(walked_block, walk_len));
+		if (round % 8 == 7)
+			chill();
+		CHECK_FILL("other memory", other, LEN, 81);
+	}
+	sigaction(SIGSEGV, &old, NULL);
+	munmap(other, LEN);
+	close(fd);
+}
+
+static void read_behind_the_end(void *arg)
+{
+	(void)*(volatile char *)arg;
+}
+
+/* A file that is shorter than its mapping, where managed memory was: its SIGBUS is the program's, each time. */
+static void short_file(void)
+{
+	int fd = temp_file();
+	CHECK_OK("file of two pages", ftruncate(fd, (off_t)(2 * PAGE)));
+	char *p = map_anon(LEN);
+	fill(p, LEN, 82);
+	CHECK("mapped over", mmap(p + LEN / 2, 8 * PAGE, RW, MAP_SHARED | MAP_FIXED, fd, 0) == p + LEN / 2);
+	char *behind = p + LEN / 2 + 2 * PAGE;
+	for (int round = 0; round < 3; round++) {
+		CHECK_NO_FAULT("in the file", behind - 1, ACCESS_READ);
+		CHECK_FAULT("behind its end", behind, ACCESS_READ, BUS_NO_PAGE);
+		CHECK_FAULT("behind its end", behind, ACCESS_WRITE, BUS_NO_PAGE);
+		CHECK_FAULT("the next page", behind + PAGE, ACCESS_READ, BUS_NO_PAGE);
+		CHILD_EXPECT("without a handler", child_start(read_behind_the_end, behind), 128 + SIGBUS);
+		CHECK_OK("a longer file", ftruncate(fd, (off_t)(4 * PAGE)));
+		CHECK_ZERO("what was behind its end", behind, 2 * PAGE);
+		CHECK_OK("a shorter file", ftruncate(fd, (off_t)(2 * PAGE)));
+		chill();
+		CHECK_FILL("below", p, LEN / 2, 82);
+	}
+	munmap(p, LEN);
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -390,7 +480,7 @@ int main(int argc, char **argv)
 		{"reuse", reuse},	  {"fixed_over", fixed_over}, {"fixed_refused", fixed_refused}, {"fixed_beside", fixed_beside},
 		{"files", files},	  {"noreserve", noreserve},   {"grows_down", grows_down},
 		{"flags", flags},	  {"proc_maps", proc_maps},   {"raw_calls", raw_calls},
-		{"meant_hints", meant_hints},
+		{"meant_hints", meant_hints}, {"touched_as_it_goes", touched_as_it_goes}, {"short_file", short_file},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -184,6 +184,16 @@ def late(context):
     check("ok late" in got.out, f"ended without 'ok late': {got.out[-200:]}")
 
 
+@test("early-calls", per_delivery=True)
+def early_calls(context):
+    """What a process asked of the kernel while it was small comes true when it is managed: pages that it had given up by MADV_FREE were
+    dropped later, out of the books, and the program stopped for them; a page that the kernel writes to (rseq) was moved out."""
+    got = context.budget_run(48, [program("early"), 96], timeout_s=60)
+    check(got.code == 0 and "ok early" in got.out, failures(got))
+    check("lazily freed 0 KiB" in got.out, f"left to the kernel: {got.out[-200:]}")
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
 @test("own-malloc", per_delivery=True)
 def own_malloc(context):
     """A program that brings its own malloc. rustc does, and died when its first thread began: a block of its malloc went to our

@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 136] = [
+pub const POINTS: [&str; 137] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-stored",
@@ -130,6 +130,7 @@ pub const POINTS: [&str; 136] = [
     "pay-charged",
     // Mappings.
     "munmap-unmapped",
+    "dontneed-dropped",
     "discard-worded",
     "discard-put",
     "mremap-moved",

@@ -15,8 +15,8 @@ const char *_rjem_malloc_conf HIDDEN =
 
 static __thread int thread_bound __attribute__((tls_model("initial-exec")));
 static __thread void *thread_stack __attribute__((tls_model("initial-exec")));
-/* Room for what this thread believes of its signal mask: two masks and two siginfos (sigmask.rs). */
-static __thread unsigned long long thread_belief[34] __attribute__((tls_model("initial-exec")));
+/* Room for what this thread believes of its signal mask: two masks, two siginfos and a count (sigmask.rs). */
+static __thread unsigned long long thread_belief[35] __attribute__((tls_model("initial-exec")));
 
 /* 1 once this thread's arena is chosen. */
 HIDDEN int *farpage_thread_bound(void) { return &thread_bound; }

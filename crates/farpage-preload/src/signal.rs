@@ -3,13 +3,15 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
+use farpage::engine_stack::if_managed;
+use farpage::mem;
 use farpage::mm::{Mm, mm, mode};
-use farpage::pool::flag;
+use farpage::pool::{flag, is_managed};
 use farpage::robust;
 use farpage::sigmask;
 use farpage::signals::{self, Action};
 use farpage::sys::OURS;
-use farpage::trap;
+use farpage::{syscalls, trap};
 
 use crate::descriptors::answered;
 use crate::real::call_real;
@@ -314,7 +316,7 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         return i64::from(answer);
     }
     if !mm.is_active() {
-        return result(trap::issue(nr, args));
+        return result(dormant_syscall(nr, args));
     }
     match nr {
         libc::SYS_fork | libc::SYS_vfork => crate::process::raw_fork([libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
@@ -332,6 +334,19 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         libc::SYS_clone3 => result(-i64::from(libc::ENOSYS)),
         _ => result(trap::perform(nr, args)),
     }
+}
+
+/// What a dormant process asks of the kernel by number goes there, but for what would come to light when it is active.
+fn dormant_syscall(nr: i64, args: [u64; 6]) -> i64 {
+    let [a, b, c, ..] = args;
+    if nr == libc::SYS_madvise && is_managed(a) {
+        return if_managed(|| mem::madvise(a, b, c as i32));
+    }
+    let done = trap::issue(nr, args);
+    if nr == libc::SYS_rseq && done == 0 && syscalls::keeps(nr as usize, &args) {
+        crate::threads::keep(a, b);
+    }
+    done
 }
 
 fn refuses_rings(mm: &Mm) -> bool {

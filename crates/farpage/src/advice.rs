@@ -6,32 +6,37 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_core::page_state::{Kind, PIN_MAX};
+use farpage_core::page_state::Kind;
 
+use crate::dontneed::drop_content;
 use crate::errand;
 use crate::fault;
-use crate::in_flight;
 use crate::maps::each_said;
-use crate::mem::{discard, managed_pages};
-use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address, mm, mode};
+use crate::mem::managed_pages;
+use crate::mm::{Mm, PAGE, mm, mode};
 use crate::range_set::first_within;
+use crate::residency;
 use crate::sys::{self, Errno};
 
 /// MADV_GUARD_INSTALL, MADV_GUARD_REMOVE.
 const GUARDS: [i32; 2] = [102, 103];
-/// Bytes whose content is dropped while holding the gate alone once.
-const DROP_STEP: u64 = 32 << 20;
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
 pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     let mm = mm();
-    let kernel = |addr: u64, len: u64| -> i64 {
+    let kernel = |addr: u64, len: u64, advice: i32| -> i64 {
         // SAFETY: the program's own request.
         unsafe { sys::raw(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
     };
     let Some((lo, hi)) = managed_pages(addr, len) else {
-        return kernel(addr, len);
+        return kernel(addr, len, advice);
+    };
+    // At once, from the start: what the kernel were to drop at its leisure it would drop from an active process, too, and out of the
+    // books. (Programs were stopped for pages that were gone, of what they had freed while dormant.)
+    let advice = match advice {
+        libc::MADV_FREE => libc::MADV_DONTNEED,
+        advice => advice,
     };
     let _watched = match errand::call(mm, libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) {
         Ok(result) => return result,
@@ -44,7 +49,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         // Kept dormant meanwhile: content that goes without the books' knowledge would be missed.
         let mask = sys::block_signals();
         let inside = mm.gate.shared();
-        let result = (!mm.is_active()).then(|| kernel(addr, len));
+        let result = (!mm.is_active()).then(|| kernel(addr, len, advice));
         drop(inside);
         sys::set_mask(mask);
         if let Some(result) = result {
@@ -55,15 +60,15 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         return EINVAL;
     }
     match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE if is_locked(mm, lo, hi) => EINVAL,
-        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
+        libc::MADV_DONTNEED if is_locked(lo, hi) => EINVAL,
+        libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
         libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
             prefetch(mm, lo, hi, advice)
         }
         libc::MADV_COLD | libc::MADV_PAGEOUT => page_out(mm, lo, hi),
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             let _alone = mm.gate.alone();
-            let result = kernel(addr, len);
+            let result = kernel(addr, len, advice);
             // What is mapped of a range with holes has it too.
             if matches!(result, 0 | ENOMEM) {
                 let inherit = matches!(advice, libc::MADV_DOFORK | libc::MADV_KEEPONFORK);
@@ -84,7 +89,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         | libc::MADV_UNMERGEABLE => 0,
         // A page that is swapped in or filled beside a guard would replace it: refused, as by kernels before 6.13.
         _ if GUARDS.contains(&advice) => EINVAL,
-        _ => kernel(addr, len),
+        _ => kernel(addr, len, advice),
     }
 }
 
@@ -109,7 +114,7 @@ pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
             crate::fork::inherit_advice(lo, hi, false);
         }
         if said.locked {
-            crate::residency::adopt_lock(mm, lo, hi);
+            residency::adopt_lock(mm, lo, hi);
         }
     })
 }
@@ -124,49 +129,12 @@ fn note_huge(mm: &Mm, addr: u64, len: u64, wanted: bool) {
     }
 }
 
-/// Whether the program has locked one of the pages; calls that have ended do not count.
-fn is_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
-    any_locked(mm, lo, hi) && {
-        errand::settle(mm);
-        in_flight::watch_now(mm);
-        any_locked(mm, lo, hi)
-    }
-}
-
-/// Whether a page is pinned. (A page kept for good is our affair, and its content may go.)
-fn any_locked(mm: &Mm, lo: u64, hi: u64) -> bool {
-    let mut page = lo;
-    while page < hi {
-        let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
-        let touched = mm.chunk(page).load(Ordering::Relaxed) & (TOUCHED | RESIDENT_MASK) != 0;
-        if touched && (page..end).any(|page| (1..PIN_MAX).contains(&mm.load(page).pins())) {
-            return true;
-        }
-        page = end;
-    }
-    false
-}
-
-/// DONTNEED and FREE: the content is gone at once; slots are given up without I/O.
-fn drop_content(mm: &Mm, lo: u64, hi: u64) -> i64 {
-    let mut result = 0;
-    let mut page = lo;
-    while page < hi {
-        let end = (page + DROP_STEP / PAGE).min(hi);
-        let alone = mm.gate.alone();
-        discard(mm, page, end, &alone);
-        // SAFETY: the program asked for the content to go.
-        let ret = unsafe {
-            let len = (end - page) * PAGE;
-            sys::raw(
-                libc::SYS_madvise,
-                [address(page), len, libc::MADV_DONTNEED as u64, 0, 0, 0],
-            )
-        };
-        result = if ret < 0 { ret } else { result };
-        page = end;
-    }
-    result
+/// Whether the program has locked one of the pages: pins tell nothing, since calls have them too.
+fn is_locked(lo: u64, hi: u64) -> bool {
+    let mask = sys::block_signals();
+    let locked = residency::any_locked(lo, hi);
+    sys::set_mask(mask);
+    locked
 }
 
 /// Brings pages in, at most a quarter of the limit at a time: more would only push out what came first.

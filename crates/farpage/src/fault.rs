@@ -34,7 +34,7 @@ const ZERO_RUN_MAX: u64 = 32;
 pub enum Outcome {
     /// The page is there (or another thread made it so): the instruction may try again.
     Done,
-    /// No registered memory at that address.
+    /// No registered memory at that address: it never was, or its mapping has gone or was replaced since it was touched.
     NotManaged,
 }
 
@@ -113,7 +113,11 @@ fn touched(mm: &Mm, touch: Touch) -> Outcome {
                 mm.header().workingset.refault(seen.stamp(), source, ns);
                 return Outcome::Done;
             }
-            Some(Err(outcome)) => return outcome,
+            Some(Err(outcome)) => {
+                // Whatever is there by now, who sleeps learns it from the kernel.
+                wake_waiters(mm, page);
+                return outcome;
+            }
             None => {}
         }
     }
@@ -323,7 +327,7 @@ pub fn install_run(
 }
 
 /// Whether the kernel has a page at that address now.
-fn is_present(page: u64) -> bool {
+pub fn is_present(page: u64) -> bool {
     reclaim::presence(address(page), 1) & 1 == 1
 }
 
@@ -342,7 +346,7 @@ fn absent_though_resident(mm: &Mm, page: u64, seen: PageState, times: u32) {
     }
 }
 
-/// Under thread delivery a thread that faulted on a page that is there by now still sleeps.
+/// Under thread delivery a thread that faulted on a page that is there by now, or is not ours any more, still sleeps.
 fn wake_waiters(mm: &Mm, page: u64) {
     if mm.header().has(flag::THREAD_DELIVERY) {
         mm.uffd().wake(address(page), PAGE);

@@ -31,6 +31,7 @@ use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
 use crate::range_set::RangeSet;
 use crate::residency;
 use crate::sys::{self, Errno};
+use crate::trap::Pins;
 use crate::{activate, in_flight, mem, reclaim, swapoff, thread, tier_files, tiers};
 
 /// Pages under MADV_DONTFORK or MADV_WIPEONFORK: a child starts without their content.
@@ -73,7 +74,32 @@ pub fn by_number(nr: i64, args: [u64; 6]) -> Option<i64> {
 /// The fork itself: 0 in the child, its pid in the parent, or `-errno`.
 pub fn fork(nr: i64, args: [u64; 6]) -> i64 {
     let _watched = errand::watched(mm());
-    engine_stack::blocked(|| fork_alone(nr, args))
+    engine_stack::blocked(|| fork_pinned(nr, args))
+}
+
+/// The kernel writes the child's number, or a descriptor of it, where the program says: in the parent while the gate is held alone, so
+/// that no fault could be answered, and in the child before it has registered anything, where a page that is out would be one of
+/// zeros. So those pages are there from before, in a window that is not write-protected ([`cow`]).
+fn fork_pinned(nr: i64, args: [u64; 6]) -> i64 {
+    let mm = mm();
+    if args[0] & libc::CLONE_FILES as u64 != 0 {
+        // The child's userfaultfd would take the place of the parent's, whose pages would read as zeros from then on.
+        sys::complain(&[
+            "farpage: a program that swaps can't share its descriptors and not its memory (clone with CLONE_FILES alone): ",
+            "EINVAL; give it a larger --ram",
+        ]);
+        return -i64::from(libc::EINVAL);
+    }
+    make_room(mm);
+    let mut pins = Pins::of_call(mm, nr, &args);
+    let pid = fork_alone(mm, nr, args);
+    if pid == 0 {
+        // They are the parent's.
+        core::mem::forget(pins);
+    } else {
+        pins.release(mm);
+    }
+    pid
 }
 
 /// Makes room for what a child is charged for at once: it has the frames too, and keeps them when this process gives its own up. (Six
@@ -87,17 +113,7 @@ fn make_room(mm: &Mm) {
     reclaim::ensure_room(mm, frames + thread::headroom(mm));
 }
 
-fn fork_alone(nr: i64, args: [u64; 6]) -> i64 {
-    let mm = mm();
-    if args[0] & libc::CLONE_FILES as u64 != 0 {
-        // The child's userfaultfd would take the place of the parent's, whose pages would read as zeros from then on.
-        sys::complain(&[
-            "farpage: a program that swaps can't share its descriptors and not its memory (clone with CLONE_FILES alone): ",
-            "EINVAL; give it a larger --ram",
-        ]);
-        return -i64::from(libc::EINVAL);
-    }
-    make_room(mm);
+fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
     let _alone = mm.gate.alone();
     // A borrower in a namespace of its own can't name itself.
     let taker = match errand::LENT.load(Ordering::Relaxed) {

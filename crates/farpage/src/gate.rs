@@ -1,5 +1,6 @@
 //! The gate of one process's memory: every fault, eviction and pin passes it shared; fork, munmap, mprotect and
-//! activation pass it alone. While a thread is alone inside, no page-state word is locked and none changes.
+//! activation pass it alone. While a thread is alone inside, no page-state word is locked and none changes but by it: only pins
+//! come and go.
 //!
 //! Who waits is counted in one word, so the shared path is one atomic addition each way. Whoever is inside has all
 //! signals but ours blocked: a signal handler of the program can therefore never run on top of a holder and wait for

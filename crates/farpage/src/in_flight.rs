@@ -305,7 +305,7 @@ fn look_soon() {
     NEXT_NS.store(sys::now_ns() + WATCH_NS.0, Ordering::Relaxed);
 }
 
-/// Has the kernel make pages present, before anything is registered.
+/// Has the kernel make pages present that are not registered.
 pub fn make_present(lo: u64, hi: u64) {
     let (from, bytes) = (address(lo), (hi - lo) * PAGE);
     // SAFETY: brings pages of the program in, as a touch would; what is not mapped is an error and stays so.

@@ -23,6 +23,7 @@ pub mod control;
 pub mod cow;
 pub mod discard;
 pub mod dispatch;
+mod dontneed;
 pub mod engine_stack;
 pub mod errand;
 pub mod fault;

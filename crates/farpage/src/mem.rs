@@ -226,7 +226,7 @@ fn untouched(mm: &Mm, lo: u64, hi: u64) -> u64 {
 
 /// Calls `f` with the part of each chunk of pages `lo..hi` of which anything was ever touched. The states of other chunks have
 /// no memory, and would get some by being read.
-fn each_touched(mm: &Mm, lo: u64, hi: u64, mut f: impl FnMut(u64, u64)) {
+pub fn each_touched(mm: &Mm, lo: u64, hi: u64, mut f: impl FnMut(u64, u64)) {
     let mut page = lo;
     while page < hi {
         let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
@@ -335,11 +335,14 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     cow::lift_range(mm, lo, hi);
     let (mut resident, mut kept) = (0, 0);
     let mut pinned = false;
+    // All words of one page of page states, which goes back if nothing is left in it: locked until then, or a pin that comes
+    // meanwhile would go with it.
+    let whole = hi - lo == CHUNK_PAGES;
     let (mut slots, mut count) = ([0u32; CHUNK_PAGES as usize], 0);
     // The words are changed here: see puts::leave.
     let step = mm.entry().puts.begin();
     for page in lo..hi {
-        let state = empty(mm.word(page), pins_too);
+        let state = empty(mm.word(page), pins_too, whole);
         resident += i64::from(state.kind() == Kind::Resident);
         if let Some(slot) = state.named_slot() {
             kept += i64::from(state.kept_slot().is_some());
@@ -356,27 +359,38 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     if resident > 0 {
         mm.count_resident(lo, -resident);
     }
-    if hi - lo == CHUNK_PAGES && !pinned {
-        // One page of page states covers exactly one chunk: give it back.
+    if !whole {
+        return;
+    }
+    let words = mm.word(lo) as *const _ as u64;
+    if !pinned {
         mm.chunk(lo).store(0, Ordering::Relaxed);
-        let words = mm.word(lo) as *const _ as u64;
-        // SAFETY: every word of that page is zero, and reads as zero after.
-        let _ = unsafe { sys::madvise(words, CHUNK_PAGES * 8, libc::MADV_REMOVE) };
+        // SAFETY: every word of that page is zero but for our lock, and reads as zero after.
+        let given_back = unsafe { sys::madvise(words, CHUNK_PAGES * 8, libc::MADV_REMOVE) };
+        if given_back.is_ok() {
+            return;
+        }
+    }
+    for page in lo..hi {
+        let locked = mm.load(page);
+        mm.unlock(page, locked, PageState::untouched());
     }
 }
 
-/// Makes a page untouched; its state before. Pins come and go outside of the gate.
-fn empty(word: &AtomicU64, pins_too: bool) -> PageState {
+/// Makes a page untouched, and locks it if it is to be `locked`; its state before. Pins come and go outside of the gate.
+fn empty(word: &AtomicU64, pins_too: bool, locked: bool) -> PageState {
     loop {
         let seen = PageState(word.load(Ordering::Relaxed));
-        if seen.raw() == 0 {
+        let kept = if pins_too {
+            PageState::untouched()
+        } else {
+            seen.replace(PageState::untouched())
+        };
+        let then = if locked { kept.locked() } else { kept };
+        if seen == then {
             return seen;
         }
-        let then = match pins_too {
-            true => 0,
-            false => seen.replace(PageState::untouched()).raw(),
-        };
-        let changed = word.compare_exchange(seen.raw(), then, Ordering::AcqRel, Ordering::Relaxed);
+        let changed = word.compare_exchange(seen.raw(), then.raw(), Ordering::AcqRel, Ordering::Relaxed);
         if changed.is_ok() {
             return seen;
         }

@@ -13,14 +13,19 @@ use crate::bits::mask;
 use crate::mm::{Mm, PAGE};
 use crate::sys::{self, Errno};
 
-/// Bit i: page i from `addr`, of 64 at most, has memory (in RAM or in the host's own swap).
+/// Bit i: page i from `addr`, of 64 at most, has memory (in RAM or in the host's own swap). None of them where that can't be told.
 pub fn presence(addr: u64, pages: u64) -> u64 {
-    let resident = in_ram(addr, pages);
+    try_presence(addr, pages).unwrap_or(0)
+}
+
+/// The same, or why it can't be told.
+pub fn try_presence(addr: u64, pages: u64) -> Result<u64, Errno> {
+    let resident = in_ram(addr, pages)?;
     if resident == mask(pages) || !host_has_swap() {
-        return resident;
+        return Ok(resident);
     }
     // mincore doesn't count what the host has swapped out. Without /proc it has to do.
-    resident | in_host_swap(addr, pages).unwrap_or(0)
+    Ok(resident | in_host_swap(addr, pages).unwrap_or(0))
 }
 
 fn host_has_swap() -> bool {
@@ -50,21 +55,17 @@ fn in_host_swap(addr: u64, pages: u64) -> Result<u64, Errno> {
     Ok(swapped.enumerate().fold(0, |bits, (i, bit)| bits | bit << i))
 }
 
-fn in_ram(addr: u64, pages: u64) -> u64 {
+fn in_ram(addr: u64, pages: u64) -> Result<u64, Errno> {
     let mut vec = [0u8; 64];
     // SAFETY: mincore only reads page tables and writes one byte a page into vec.
-    let result = unsafe {
-        sys::raw(
+    unsafe {
+        sys::call(
             libc::SYS_mincore,
             [addr, pages * PAGE, vec.as_mut_ptr() as u64, 0, 0, 0],
-        )
+        )?
     };
-    if result < 0 {
-        return 0;
-    }
-    vec.iter()
-        .enumerate()
-        .fold(0, |bits, (i, byte)| bits | u64::from(byte & 1) << i)
+    let present = vec.iter().map(|byte| u64::from(byte & 1));
+    Ok(present.enumerate().fold(0, |bits, (i, bit)| bits | bit << i))
 }
 
 pub fn populate_write(addr: u64, len: u64) {
@@ -114,7 +115,12 @@ pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
     }
     mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: the page is copied, its word locked, and its mapping can change only with the gate held alone.
-    unsafe { sys::madvise(src, PAGE, libc::MADV_DONTNEED) }.is_ok()
+    let dropped = unsafe { sys::madvise(src, PAGE, libc::MADV_DONTNEED) }.is_ok();
+    if !dropped {
+        // Sealed: it stays, and its frame must be empty for the next page.
+        drop_frames(mm, dst, PAGE);
+    }
+    dropped
 }
 
 /// Whether the program could write the page now: then a copy could miss a write.

@@ -82,7 +82,7 @@ pub fn is_locked(page: u64) -> bool {
     any_locked(page, page + 1)
 }
 
-/// Whether the program has locked a page of the range. The caller is alone inside the gate.
+/// Whether the program has locked a page of the range. Signals are blocked.
 pub fn any_locked(lo: u64, hi: u64) -> bool {
     LOCKED
         .with_used(|locked| locked.overlaps(lo, hi))

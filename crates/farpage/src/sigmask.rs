@@ -2,7 +2,8 @@
 //!
 //! A program may block them and must then see them blocked and pending, while faults still come through. What a thread
 //! believes is in thread-local storage that the preload library owns; a signal sent meanwhile is kept there and sent
-//! again, as it was, when the program lets it through. Handlers of the program do not change the belief.
+//! again, as it was, when the program lets it through. Handlers of the program do not change the belief. Faults of the thread that
+//! found nothing managed are counted there too.
 //!
 //! # Safety
 //! The cell is this thread's own: only its code and handlers that interrupt it touch it, through volatile accesses.
@@ -21,6 +22,8 @@ pub struct Belief {
     pending: SigMask,
     /// What was sent: siginfo of SIGBUS and SIGSYS.
     info: [[u64; 16]; 2],
+    /// See [`count_stray`]: a page and how often, as one word.
+    stray: u64,
 }
 
 static CELL: AtomicUsize = AtomicUsize::new(0);
@@ -142,6 +145,37 @@ pub unsafe fn hold(sig: i32, info: *const libc::siginfo_t) -> bool {
         }
     }
     true
+}
+
+/// How many bits of [`Belief::stray`] count.
+const STRAY_BITS: u32 = 8;
+
+/// One fault more of this thread's that could not be answered; how many there were in a row on this page, with this one.
+pub fn count_stray(page: u64) -> u64 {
+    let Some(cell) = cell() else { return u64::MAX };
+    // SAFETY: see the file's note.
+    unsafe {
+        let seen = addr_of!((*cell).stray).read_volatile();
+        let before = if seen >> STRAY_BITS == page {
+            seen & ((1 << STRAY_BITS) - 1)
+        } else {
+            0
+        };
+        let count = (before + 1).min((1 << STRAY_BITS) - 1);
+        addr_of_mut!((*cell).stray).write_volatile(page << STRAY_BITS | count);
+        count
+    }
+}
+
+/// The row of faults on this page has ended.
+pub fn end_strays(page: u64) {
+    let Some(cell) = cell() else { return };
+    // SAFETY: see the file's note.
+    unsafe {
+        if addr_of!((*cell).stray).read_volatile() >> STRAY_BITS == page {
+            addr_of_mut!((*cell).stray).write_volatile(0);
+        }
+    }
 }
 
 /// The mask after rt_sigprocmask(`how`, `wanted`) on `before`; `None` for a `how` there is not.

@@ -17,7 +17,7 @@ use crate::engine_stack;
 use crate::errand;
 use crate::fault::{self, Outcome};
 use crate::in_flight;
-use crate::mm::{Mm, PAGE, mm, mode};
+use crate::mm::{Mm, PAGE, mm, mode, page_of};
 use crate::pool::is_managed;
 use crate::sigmask;
 use crate::stub;
@@ -35,6 +35,9 @@ pub struct Action {
 
 const SA_RESTORER: u64 = 0x0400_0000;
 const BUS_ADRERR: i32 = 2;
+/// So often in a row an instruction is run again whose fault found nothing managed, before the fault is the program's: more often
+/// than mappings come and go beneath it.
+const STRAYS_MAX: u64 = 64;
 /// What a fault may take of a stack, in bytes, with room.
 const STACK_WANTED: u64 = 32 << 10;
 
@@ -202,11 +205,25 @@ extern "C" fn on_sigbus(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
                 return;
             }
         } else if errand::fault(mm, addr).unwrap_or_else(|| answer(mm, addr, context)) == Outcome::Done {
+            sigmask::end_strays(page_of(addr));
             crate::thread::nudge(mm);
+            return;
+        } else if is_to_be_tried_again(page_of(addr)) {
             return;
         }
     }
     chain(sig, info, context);
+}
+
+/// Whether a touch that found nothing managed is the kernel's to answer once more. The mapping may have gone between touch and signal, by
+/// munmap or MAP_FIXED of another thread: then there is no fault any more, or one of another kind. The end of a file that is mapped
+/// there answers each time, and is the program's affair.
+fn is_to_be_tried_again(page: u64) -> bool {
+    let again = sigmask::count_stray(page) <= STRAYS_MAX;
+    if !again {
+        sigmask::end_strays(page);
+    }
+    again
 }
 
 /// Brings in what was touched at `addr`. Of a small alternate stack of the program's (a Rust program has 8 KiB) the kernel's frame

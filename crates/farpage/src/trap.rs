@@ -277,14 +277,13 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
 /// [`perform`] without a look at what the call means: pins what it may touch.
 pub fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
     let mm = mm();
-    let mut pins = Pins::new();
-    let mut read = read_word;
-    syscalls::ranges(nr as usize, &args, &mut read, &mut |start, len| {
-        pins.add(mm, start, len)
-    });
+    let mut pins = Pins::of_call(mm, nr, &args);
     let result = issue(nr, args);
     if !(syscalls::keeps(nr as usize, &args) && result >= 0) {
         pins.release(mm);
+    } else if nr == libc::SYS_rseq {
+        // A forked child inherits it, and the kernel writes there before any code of the child runs.
+        keep_resident(args[0], args[1]);
     }
     result
 }
@@ -338,6 +337,16 @@ impl Pins {
             last: (0, 0),
             errand: None,
         }
+    }
+
+    /// All that a call may touch.
+    pub fn of_call(mm: &Mm, nr: i64, args: &[u64; 6]) -> Pins {
+        let mut pins = Pins::new();
+        let mut read = read_word;
+        syscalls::ranges(nr as usize, args, &mut read, &mut |start, len| {
+            pins.add(mm, start, len)
+        });
+        pins
     }
 
     /// Faults in and pins the managed pages of a range; pages that do not exist are the kernel's to complain about. A

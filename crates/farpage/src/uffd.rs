@@ -9,6 +9,7 @@ use crate::sys::{self, Errno};
 
 const UFFDIO_API: u64 = 0xc018_aa3f;
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
 const UFFDIO_WAKE: u64 = 0x8010_aa02;
 const UFFDIO_COPY: u64 = 0xc028_aa03;
 const UFFDIO_MOVE: u64 = 0xc028_aa05;
@@ -79,6 +80,13 @@ impl Uffd {
         let mut arg = [addr, len, mode, 0];
         // SAFETY: struct uffdio_register is four u64.
         unsafe { ioctl(self.0, UFFDIO_REGISTER, arg.as_mut_ptr() as u64).map(drop) }
+    }
+
+    /// The range is the kernel's again; who waits for a page of it tries again.
+    pub fn unregister(self, addr: u64, len: u64) -> Result<(), Errno> {
+        let arg = [addr, len];
+        // SAFETY: struct uffdio_range is two u64; no content changes.
+        unsafe { ioctl(self.0, UFFDIO_UNREGISTER, arg.as_ptr() as u64).map(drop) }
     }
 
     /// Makes writes to the present pages of the range fault, or (which wakes who waits) no longer.

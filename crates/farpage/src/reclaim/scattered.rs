@@ -19,7 +19,8 @@ use crate::bits::{bits, mask};
 use crate::mean::Mean;
 use crate::mm::{Mm, PAGE, address};
 use crate::reclaim_calls::{
-    carry, carry_back, drop_each, drop_frames, has_keys, is_writable, map_scratch, populate_write, presence,
+    carry, carry_back, drop_each, drop_frames, has_keys, is_writable, map_scratch, populate_write,
+    try_presence,
 };
 use crate::sys::{self, Errno};
 
@@ -176,7 +177,7 @@ fn from_scratch(mm: &Mm, run: &Run, scratch: u64) -> u64 {
     let to = mm.frames.address(block * BLOCK + at);
     let mut moved = run.places();
     if !move_all(mm, to, scratch, len) {
-        let left = (presence(scratch, len) << at) & victims;
+        let left = (still_there(scratch, len) << at) & victims;
         bits(left).for_each(|i| carry_back(mm, scratch + (i - at) * PAGE, address(base + i)));
         moved &= !left;
         drop_frames(mm, scratch, len * PAGE);
@@ -189,6 +190,18 @@ fn from_scratch(mm: &Mm, run: &Run, scratch: u64) -> u64 {
     let count = u64::from((moved & victims).count_ones());
     mm.header().count(Counter::PgstealScattered, count);
     moved
+}
+
+/// What has not been moved out of the scratch area. It is dropped with the filling if it is not told apart.
+fn still_there(scratch: u64, len: u64) -> u64 {
+    try_presence(scratch, len).unwrap_or_else(|errno| {
+        let code = sys::Num::new(errno.0 as u64, 10);
+        sys::die(&[
+            "farpage: it can't be told which pages could not be moved out, errno ",
+            code.text(),
+            "; the program was stopped so that no wrong data is used",
+        ])
+    })
 }
 
 /// Moves what can be moved of `len` pages; whether that was all.

@@ -262,12 +262,16 @@ pub fn hides_pointers(nr: i64, args: &[u64; 6]) -> bool {
 #[must_use]
 pub fn keeps(nr: usize, args: &[u64; 6]) -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
+    const RSEQ_FLAG_UNREGISTER: u64 = 1;
     let kept = describe(nr).is_some_and(|call| call.kept);
     if nr == libc::SYS_clone as usize {
         return kept && args[0] & libc::CLONE_CHILD_CLEARTID as u64 != 0;
     }
     if nr == libc::SYS_prctl as usize {
         return kept && args[0] as u32 == PR_SET_SYSCALL_USER_DISPATCH;
+    }
+    if nr == libc::SYS_rseq as usize {
+        return kept && args[2] & RSEQ_FLAG_UNREGISTER == 0;
     }
     kept
 }

@@ -309,6 +309,7 @@ fn memory_calls() {
     assert_eq!(pointer_mask(libc::SYS_pread64 as usize), 1 << 1 | 1 << 3);
     assert!(!memory_call(libc::SYS_read as usize, &[3, M, 1, 4, 0, 0]));
     assert!(keeps(libc::SYS_rseq as usize, &[M, 32, 0, 0, 0, 0]));
+    assert!(!keeps(libc::SYS_rseq as usize, &[M, 32, 1, 0, 0, 0]));
     assert!(!keeps(libc::SYS_clone as usize, &[17, 0, 0, 0, M, 0]));
     assert!(keeps(prctl, &[59, 1, 0, 0, M, 0]));
     assert!(!keeps(prctl, &[15, M, 0, 0, 0, 0]));
