@@ -11,7 +11,7 @@ from context import REGISTRY, Test, last_words, test
 
 SEMANTICS = (
     "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_exec sem_syscalls "
-    "sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_stacks sem_vfork"
+    "sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_cancel sem_stacks sem_vfork"
 ).split()
 AS_USER = ("sem_mmap", "sem_mremap", "sem_fork", "sem_exec", "sem_syscalls", "sem_files", "sem_task", "sem_ipc")
 # Budget and data in `make test`, MiB: what makes some tens of thousands of pages leave, and no hundreds of thousands.
@@ -34,6 +34,7 @@ QUICK_SIZES = {
     "sem_wait": (34, 32),
     "sem_bigio": (24, 32),
     "sem_threads": (64, 8),
+    "sem_cancel": (24, 16),
     "sem_stacks": (20, 22),
     "sem_vfork": (24, 16),
 }

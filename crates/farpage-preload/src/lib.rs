@@ -22,6 +22,7 @@ mod process;
 mod real;
 mod signal;
 mod threads;
+mod unwind;
 
 use core::ffi::{c_char, c_int};
 
