@@ -232,6 +232,15 @@ def activate(context):
         check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
+@test("filtered", per_delivery=True)
+def filtered(context):
+    """A seccomp filter of the program's own traps calls too, and was there first. Every trap was taken for one of ours, made again, and
+    trapped again, until the stack ended."""
+    got = context.budget_run(48, [program("filtered"), 96], timeout_s=120)
+    check(got.code == 0 and "ok filtered" in got.out, failures(got))
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
 @test("altstacks", ("quick", "soak", "user"), per_delivery=True)
 def altstacks(context):
     """Small alternate stacks that nobody has touched. The first fault of a thread was its last: the kernel could not write its frame

@@ -31,6 +31,7 @@ use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
 use crate::range_set::RangeSet;
 use crate::residency;
 use crate::sys::{self, Errno};
+use crate::trap::undisturbed;
 use crate::{activate, in_flight, mem, reclaim, swapoff, thread, tier_files, tiers};
 
 /// Pages under MADV_DONTFORK or MADV_WIPEONFORK: a child starts without their content.
@@ -39,9 +40,10 @@ pub static NOT_INHERITED: RangeSet = RangeSet::new();
 /// A fork by number, made inside the window: the result, or `None` for any other call.
 pub fn by_number(nr: i64, args: [u64; 6]) -> Option<i64> {
     match nr {
-        libc::SYS_clone if args[0] & libc::CLONE_VM as u64 == 0 => Some(fork(nr, args)),
+        libc::SYS_clone if args[0] & libc::CLONE_VM as u64 == 0 => Some(undisturbed(|| fork(nr, args))),
         libc::SYS_fork | libc::SYS_vfork => {
-            Some(fork(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]))
+            let args = [libc::SIGCHLD as u64, 0, 0, 0, 0, 0];
+            Some(undisturbed(|| fork(libc::SYS_clone, args)))
         }
         _ => None,
     }

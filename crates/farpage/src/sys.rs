@@ -260,6 +260,11 @@ pub fn block_faults() -> SigMask {
     change_mask(libc::SIG_BLOCK, !sig_bit(libc::SIGSYS))
 }
 
+/// Blocks SIGSYS alone.
+pub fn block_traps() -> SigMask {
+    change_mask(libc::SIG_BLOCK, sig_bit(libc::SIGSYS))
+}
+
 pub fn set_mask(mask: SigMask) -> SigMask {
     change_mask(libc::SIG_SETMASK, mask)
 }
