@@ -3,13 +3,21 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <ucontext.h>
+
+#ifndef SYS_SECCOMP
+#define SYS_SECCOMP 1
+#endif
 
 static volatile sig_atomic_t seen;
 static siginfo_t seen_info;
@@ -480,6 +488,99 @@ static void legacy(void)
 }
 #pragma GCC diagnostic pop
 
+static int traps;
+
+static void answer(int signo, siginfo_t *info, void *context)
+{
+	ucontext_t *at = context;
+	note(signo, info, context);
+	traps++;
+	at->uc_mcontext.gregs[REG_RAX] = 4242;
+}
+
+/* By an instruction of this program's: no function of libc's stands in between. */
+static long call(long nr, void *a, long b, long c)
+{
+	long result;
+	__asm__ volatile("syscall" : "=a"(result) : "a"(nr), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+	return result;
+}
+
+static void trap_calls(unsigned nr, unsigned data)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP | data),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog *program = cold_alloc(PAGE);
+	*program = (struct sock_fprog){NELEM(code), code};
+	CHECK_OK("no_new_privs", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	CHECK_OK("filter", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0));
+}
+
+static void check_trap(const char *what, long nr, int data, long result)
+{
+	CHECK_EQ(what, 4242, result);
+	CHECK_EQ("signal", SIGSYS, seen);
+	CHECK_EQ("si_code", SYS_SECCOMP, seen_info.si_code);
+	CHECK_EQ("si_syscall", nr, seen_info.si_syscall);
+	CHECK_EQ("si_errno", data, seen_info.si_errno);
+}
+
+static void filtered(void *arg)
+{
+	(void)arg;
+	int fds[2];
+	CHECK_OK("pipe", pipe(fds));
+	make_cold(60);
+	set(SIGSYS, answer, 0);
+	trap_calls(SYS_getpgrp, 7);
+	trap_calls(SYS_getrandom, 0);
+	for (int i = 1; i <= 3; i++) {
+		make_cold(60);
+		check_trap("a call that the program's filter traps", SYS_getpgrp, 7, call(SYS_getpgrp, NULL, 0, 0));
+		check_trap("one on cold memory", SYS_getrandom, 0, call(SYS_getrandom, cold, 100, 0));
+		CHECK_EQ("calls of the handler", 2 * i, traps);
+		CHECK_FILL("memory that no call has written", cold, COLD_LEN, 60);
+		CHECK_EQ("write", 3, write(fds[1], "abc", 3));
+		chill();
+		CHECK_EQ("a call that only farpage's filter traps", 3, call(SYS_read, (void *)(intptr_t)fds[0], (long)cold, 3));
+		CHECK_MEM("what it read", "abc", cold, 3);
+	}
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(call(SYS_getpgrp, NULL, 0, 0) == 4242 && first_bad(cold + PAGE, PAGE, 0) != SIZE_MAX ? 5 : 6);
+	CHILD_EXPECT("a child behind the filter", pid, 5);
+}
+
+/* `arg` 0: no handler; 1: ignored; 2: a handler, and the signal is blocked. */
+static void die_filtered(void *arg)
+{
+	intptr_t way = (intptr_t)arg;
+	sigset_t all;
+	sigfillset(&all);
+	if (way == 2) {
+		set(SIGSYS, answer, 0);
+		sigprocmask(SIG_SETMASK, &all, NULL);
+	} else {
+		signal(SIGSYS, way ? SIG_IGN : SIG_DFL);
+	}
+	make_cold(61);
+	trap_calls(SYS_getpgrp, 7);
+	call(SYS_getpgrp, NULL, 0, 0);
+}
+
+/* Sandboxes have a filter that traps calls for a handler of theirs. Each such trap was taken for one of farpage's own: the call was
+ * made again, from the stub, where it was trapped again, until the stack ended. */
+static void own_filter(void)
+{
+	CHILD_EXPECT("a handler answers", child_start(filtered, NULL), 0);
+	for (intptr_t way = 0; way < 3; way++)
+		CHILD_EXPECT("no handler, ignored, blocked", child_start(die_filtered, (void *)way), 128 + SIGSYS);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -488,7 +589,7 @@ int main(int argc, char **argv)
 		{"thread_mask", thread_mask},
 		{"full_handler_mask", full_handler_mask},	  {"waiting", waiting},
 		{"jump_out_of_read", jump_out_of_read},		  {"interrupted", interrupted},
-		{"directed", directed},	{"legacy", legacy},
+		{"directed", directed},	{"legacy", legacy},	  {"own_filter", own_filter},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

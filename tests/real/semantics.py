@@ -11,7 +11,7 @@ from context import REGISTRY, Test, last_words, test
 
 SEMANTICS = (
     "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_exec sem_syscalls "
-    "sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_ends sem_stacks sem_vfork "
+    "sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_ends sem_cancel sem_stacks sem_vfork "
     "sem_descriptors"
 ).split()
 AS_USER = ("sem_mmap", "sem_mremap", "sem_fork", "sem_exec", "sem_syscalls", "sem_files", "sem_task", "sem_ipc",
@@ -37,6 +37,7 @@ QUICK_SIZES = {
     "sem_bigio": (24, 32),
     "sem_threads": (64, 8),
     "sem_ends": (24, 16),
+    "sem_cancel": (24, 16),
     "sem_stacks": (20, 22),
     "sem_vfork": (24, 16),
     "sem_descriptors": (24, 16),
@@ -252,6 +253,15 @@ def born_blocked(context):
     run = [FARPAGE, "run", "--ram", "48M", "--delivery", context.delivery, "--", program("activate"), 96]
     got = context.plain(["env", "--block-signal", *run], timeout_s=120)
     check(got.code == 0 and "ok activate" in got.out, failures(got))
+
+
+@test("filtered", per_delivery=True)
+def filtered(context):
+    """A seccomp filter of the program's own traps calls too, and was there first. Every trap was taken for one of ours, made again, and
+    trapped again, until the stack ended."""
+    got = context.budget_run(48, [program("filtered"), 96], timeout_s=120)
+    check(got.code == 0 and "ok filtered" in got.out, failures(got))
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
 @test("altstacks", ("quick", "soak", "user"), per_delivery=True)

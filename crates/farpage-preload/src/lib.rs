@@ -9,6 +9,7 @@
 
 mod aliases;
 mod alloc;
+mod atfork;
 mod descriptors;
 mod exec;
 mod internal;
@@ -22,6 +23,7 @@ mod real;
 mod shell;
 mod signal;
 mod threads;
+mod unwind;
 
 use core::ffi::{c_char, c_int};
 
@@ -41,16 +43,10 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, environment: 
     threads::give_alternate_stack();
     farpage::stacks::are_noted_by(threads::each_noted);
     alloc::start();
-    // SAFETY: registers a function that lives as long as the process.
-    unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+    atfork::register_first();
     if farpage::mm::mm().header().has(farpage::pool::flag::NO_FOLLOW) {
         process::stop_following();
     }
-}
-
-unsafe extern "C" fn after_fork_in_child() {
-    farpage::join::rejoin_after_dormant_fork();
-    shell::forget();
 }
 
 /// A raw result as libc gives it: -1 and errno for errors.

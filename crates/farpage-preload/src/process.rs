@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 
 use farpage::births;
 use farpage::errand::{LENT, Lent};
+use farpage::fork::window;
 use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
 use farpage::trap::Pins;
@@ -24,12 +25,13 @@ unsafe extern "C" {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
-    fork::window(&mut || i64::from(call_real!(fork as fn() -> libc::pid_t,))) as libc::pid_t
+    let _birth = births::begin();
+    call_real!(fork as fn() -> libc::pid_t,)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    fork::window(&mut || {
+    window::within(&mut || {
         let pid = call_real!(_Fork as fn() -> libc::pid_t,);
         if pid == 0 {
             join::rejoin_after_dormant_fork();
@@ -40,8 +42,8 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
-    fork::window(&mut || i64::from(call_real!(daemon as fn(c_int, c_int) -> c_int, nochdir, noclose)))
-        as c_int
+    let _birth = births::begin();
+    call_real!(daemon as fn(c_int, c_int) -> c_int, nochdir, noclose)
 }
 
 #[unsafe(no_mangle)]
@@ -52,15 +54,14 @@ pub unsafe extern "C" fn forkpty(
     size: *const c_void,
 ) -> libc::pid_t {
     type Pointer = *const c_void;
-    fork::window(&mut || {
-        i64::from(call_real!(
-            forkpty as fn(*mut c_int, *mut c_char, Pointer, Pointer) -> libc::pid_t,
-            master,
-            name,
-            termios,
-            size
-        ))
-    }) as libc::pid_t
+    let _birth = births::begin();
+    call_real!(
+        forkpty as fn(*mut c_int, *mut c_char, Pointer, Pointer) -> libc::pid_t,
+        master,
+        name,
+        termios,
+        size
+    )
 }
 
 /// vfork, counted while its child runs in this memory. The child comes back through the same frame first: its return address is in a
@@ -109,6 +110,7 @@ struct CloneBirth {
 extern "C" fn run_clone(birth: *mut c_void) -> c_int {
     // SAFETY: the caller of clone's, in this process's copy of its stack.
     let CloneBirth { start, argument } = unsafe { (birth as *mut CloneBirth).read() };
+    window::close();
     join::rejoin_after_dormant_fork();
     let status = start(argument);
     // SAFETY: ends this process.
@@ -181,7 +183,7 @@ pub unsafe extern "C" fn clone(
             child_tid
         ))
     };
-    let done = if copies { fork::window(&mut real) } else { real() };
+    let done = if copies { window::within(&mut real) } else { real() };
     pins.release(mm());
     done as c_int
 }

@@ -1,5 +1,5 @@
-//! Every system call of one thread, caught by Syscall User Dispatch (Linux 5.11 or later): around libc's fork
-//! ([`crate::fork`]), and at a thread's end.
+//! Every system call of one thread, caught by Syscall User Dispatch (Linux 5.11 or later): around the clone in libc's fork
+//! ([`crate::fork::window`]), and at a thread's end.
 //!
 //! A thread that ends blocks all signals by a call that no filter can tell from others (its mask lies in unmanaged memory,
 //! and a filter that trapped every change of a mask would end the children of posix_spawn, which have no handler). Then
@@ -72,6 +72,8 @@ pub fn on_dispatch(context: &mut libc::ucontext_t) {
     let (nr, args) = trap::call_of(context);
     let result = match nr {
         libc::SYS_clone3 => -i64::from(libc::ENOSYS),
+        // It would come back from the stub on the stack that it is given. No code of the program's runs here to ask for one.
+        libc::SYS_clone if args[0] & libc::CLONE_VM as u64 != 0 => -i64::from(libc::EAGAIN),
         // libc gives back all of its stack but PTHREAD_STACK_MIN below this handler's frame: no way for deep calls.
         // SAFETY: the program's own call, on memory that is not managed.
         libc::SYS_madvise if !is_managed(args[0]) => unsafe { sys::raw(nr, args) },

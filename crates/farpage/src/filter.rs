@@ -39,7 +39,10 @@ const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-const TRAP: u32 = libc::SECCOMP_RET_TRAP;
+/// What the kernel tells with a call that this filter traps: the program may have a filter that traps calls for a handler of its own. Of two
+/// that trap a call the one installed last is heard.
+pub const TRAP_MARK: u16 = 0xfa9e;
+const TRAP: u32 = libc::SECCOMP_RET_TRAP | TRAP_MARK as u32;
 /// A futex operation without its options.
 const FUTEX_COMMAND: u32 = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u32;
 /// The call returns 0 and does nothing.

@@ -1,9 +1,9 @@
 //! fork: the child gets its own userfaultfd before any code of the program runs in it.
 //!
 //! Without a registration of its own the child would read swapped pages as zeros, silently, and libc's fork touches
-//! malloc'd memory in the child before it calls anybody's handlers. So the system call itself is caught: around libc's
-//! fork (or daemon, forkpty, clone) this thread's calls are dispatched to us ([`crate::dispatch`]), which ends by itself in
-//! the child. Calls pass until the clone; there it copies page states (sharing slots by count) with the
+//! malloc'd memory in the child before it calls anybody's handlers. So the system call itself is caught: inside libc's
+//! fork, behind the program's handlers ([`window`]), this thread's calls are dispatched to us ([`crate::dispatch`]), which ends by
+//! itself in the child. Calls pass until the clone; there it copies page states (sharing slots by count) with the
 //! gate held alone, clones, and in the child registers everything before it returns.
 //!
 //! Frames need nothing: staging memory and the lists that describe it are inherited by copy-on-write.
@@ -12,16 +12,16 @@
 //! The child's state window is mapped whole, and its entry is this thread's alone until the child lives.
 #![allow(unsafe_code)]
 
+pub mod window;
+
 use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PIN_MAX, PageState};
 use farpage_core::stats::Counter;
 
-use crate::births;
 use crate::cleanup;
 use crate::cow;
-use crate::dispatch::Dispatched;
 use crate::engine_stack;
 use crate::errand;
 use crate::huge_advice;
@@ -31,41 +31,19 @@ use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
 use crate::range_set::RangeSet;
 use crate::residency;
 use crate::sys::{self, Errno};
-use crate::trap::Pins;
+use crate::trap::{Pins, undisturbed};
 use crate::{activate, in_flight, mem, reclaim, swapoff, thread, tier_files, tiers};
 
 /// Pages under MADV_DONTFORK or MADV_WIPEONFORK: a child starts without their content.
 pub static NOT_INHERITED: RangeSet = RangeSet::new();
 
-/// Runs `libc_call`, which may fork, with this thread's system calls dispatched to [`on_dispatch`].
-pub fn window(libc_call: &mut dyn FnMut() -> i64) -> i64 {
-    let mm = mm();
-    let birth = births::begin();
-    if birth.is_some() || !mm.is_active() {
-        return libc_call();
-    }
-    let _watched = errand::watched(mm);
-    let mask = sys::block_signals();
-    let mut since = 0;
-    while mm.fork_lock.swap(1, Ordering::Acquire) != 0 {
-        sys::futex_wait(&mm.fork_lock, 1, false, 10_000);
-        errand::blame(&mut since);
-    }
-    let dispatched = Dispatched::begin();
-    let result = libc_call();
-    drop(dispatched);
-    mm.fork_lock.store(0, Ordering::Release);
-    sys::futex_wake(&mm.fork_lock, 1, false);
-    sys::set_mask(mask);
-    result
-}
-
 /// A fork by number, made inside the window: the result, or `None` for any other call.
 pub fn by_number(nr: i64, args: [u64; 6]) -> Option<i64> {
     match nr {
-        libc::SYS_clone if args[0] & libc::CLONE_VM as u64 == 0 => Some(fork(nr, args)),
+        libc::SYS_clone if args[0] & libc::CLONE_VM as u64 == 0 => Some(undisturbed(|| fork(nr, args))),
         libc::SYS_fork | libc::SYS_vfork => {
-            Some(fork(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]))
+            let args = [libc::SIGCHLD as u64, 0, 0, 0, 0, 0];
+            Some(undisturbed(|| fork(libc::SYS_clone, args)))
         }
         _ => None,
     }
@@ -301,6 +279,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     child.state.store(entry_state::LIVE, Ordering::Release);
     kill_point!("fork-alive");
     mm.fork_lock.store(0, Ordering::Relaxed);
+    window::inherit();
     mm.forget_waiters();
     mm.reclaimer.store(0, Ordering::Relaxed);
     mm.prefetcher.forget();

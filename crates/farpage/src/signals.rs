@@ -13,6 +13,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::activate::was_given_back_lately;
+use crate::dispatch;
 use crate::engine_stack;
 use crate::errand;
 use crate::fault::{self, Outcome};
@@ -22,6 +23,7 @@ use crate::pool::is_managed;
 use crate::sigmask;
 use crate::stub;
 use crate::sys::{self, Errno, OURS, SigMask, sig_bit};
+use crate::trap;
 
 /// struct sigaction as the kernel has it.
 #[repr(C)]
@@ -35,6 +37,9 @@ pub struct Action {
 
 const SA_RESTORER: u64 = 0x0400_0000;
 const BUS_ADRERR: i32 = 2;
+const SYS_SECCOMP: i32 = 1;
+/// Bytes of the instruction.
+const SYSCALL_LEN: i64 = 2;
 /// So often in a row an instruction is run again whose fault found nothing managed, before the fault is the program's: more often
 /// than mappings come and go beneath it.
 const STRAYS_MAX: u64 = 64;
@@ -243,15 +248,30 @@ fn answer(mm: &Mm, addr: u64, context: *mut libc::c_void) -> Outcome {
 }
 
 extern "C" fn on_sigsys(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    const SYS_SECCOMP: i32 = 1;
     const SYS_USER_DISPATCH: i32 = 2;
     // SAFETY: the kernel's siginfo and ucontext.
-    let (code, context_ref) = unsafe { ((*info).si_code, &mut *(context as *mut libc::ucontext_t)) };
+    let (code, mark, context_ref) = unsafe {
+        (
+            (*info).si_code,
+            (*info).si_errno,
+            &mut *(context as *mut libc::ucontext_t),
+        )
+    };
     match code {
-        SYS_SECCOMP if crate::trap::is_filtered() => crate::trap::on_trap(context_ref),
-        SYS_USER_DISPATCH => crate::dispatch::on_dispatch(context_ref),
+        SYS_SECCOMP if trap::is_ours(mark, context_ref) => trap::on_trap(context_ref),
+        SYS_SECCOMP if trap::is_reissued(context_ref) && is_engine_at_work(context_ref) => {
+            context_ref.uc_mcontext.gregs[libc::REG_RAX as usize] = -i64::from(libc::ENOSYS);
+        }
+        SYS_USER_DISPATCH => dispatch::on_dispatch(context_ref),
         _ => chain(sig, info, context),
     }
+}
+
+/// Whether a filter of the program's trapped a call that the engine makes while it may hold locks: a handler of the program's, whose
+/// memory may be out, would wait for them for ever. Then all signals are blocked; a program that blocks all of its own is taken for it.
+fn is_engine_at_work(context: &mut libc::ucontext_t) -> bool {
+    const NEVER: SigMask = sig_bit(libc::SIGKILL) | sig_bit(libc::SIGSTOP);
+    *mask_of(context) | NEVER | OURS == !0
 }
 
 /// The signal mask that the interrupted code runs with, to be changed in place.
@@ -265,8 +285,9 @@ fn chain(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(action) = Virtual::of(sig).map(Virtual::load) else {
         return;
     };
-    // SAFETY: the kernel's siginfo.
-    let sent = unsafe { (*info).si_code } <= 0;
+    // SAFETY: the kernel's siginfo and ucontext.
+    let (code, context_ref) = unsafe { ((*info).si_code, &mut *(context as *mut libc::ucontext_t)) };
+    let (sent, trapped) = (code <= 0, sig == libc::SIGSYS && code == SYS_SECCOMP);
     // SAFETY: the kernel's siginfo.
     if sent && (action.handler == libc::SIG_IGN as u64 || unsafe { sigmask::hold(sig, info) }) {
         return;
@@ -277,11 +298,13 @@ fn chain(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         kernel_sigaction(sig, Some(&Action::default()), None);
         if sent {
             sys::raise(sig);
+        } else if trapped {
+            // The kernel has put back the call's number; the instruction lies behind.
+            context_ref.uc_mcontext.gregs[libc::REG_RIP as usize] -= SYSCALL_LEN;
         }
         return;
     }
-    // SAFETY: the kernel's ucontext.
-    let outer = *mask_of(unsafe { &mut *(context as *mut libc::ucontext_t) });
+    let outer = *mask_of(context_ref);
     let own = if action.flags & libc::SA_NODEFER as u64 != 0 {
         0
     } else {

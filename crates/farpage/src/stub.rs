@@ -6,6 +6,8 @@
 //! The page is written once before it becomes executable and never changed or unmapped.
 #![allow(unsafe_code)]
 
+pub mod unwind;
+
 use crate::pool::MANAGED_BASE;
 use crate::sys::{self, Errno};
 
@@ -54,6 +56,12 @@ pub fn set_altstack(new: &libc::stack_t, sp: u64) -> i64 {
     };
     sys::set_mask(mask);
     result
+}
+
+/// Whether an address, or that of the instruction behind a call, lies in the stub.
+#[must_use]
+pub fn holds(address: u64) -> bool {
+    address.wrapping_sub(STUB_ADDR) < STUB_LEN
 }
 
 /// Address of the signal return for our handlers.

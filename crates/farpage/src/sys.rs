@@ -293,6 +293,11 @@ pub fn mask() -> SigMask {
     change_mask(libc::SIG_BLOCK, 0)
 }
 
+/// Blocks SIGSYS alone.
+pub fn block_traps() -> SigMask {
+    change_mask(libc::SIG_BLOCK, sig_bit(libc::SIGSYS))
+}
+
 pub fn set_mask(mask: SigMask) -> SigMask {
     change_mask(libc::SIG_SETMASK, mask)
 }

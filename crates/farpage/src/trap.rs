@@ -21,7 +21,7 @@ use crate::births;
 use crate::engine_stack;
 use crate::errand::{self, Errand};
 use crate::fault;
-use crate::filter::{FilterConfig, build};
+use crate::filter::{FilterConfig, TRAP_MARK, build};
 use crate::mem;
 use crate::mm::{Mm, PAGE, fd, mm, page_of};
 use crate::mremap;
@@ -40,12 +40,19 @@ pub fn is_inherited(mm: &Mm) -> bool {
     plain_dup(mm.fd(fd::POOL), mm.fd(fd::COUNT - 1)) < 0
 }
 
-/// Set before the filter stands: from then on a trapped call is ours.
+/// Set before the filter stands.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the filter may have trapped a call.
-pub fn is_filtered() -> bool {
-    FILTERED.load(Ordering::Acquire)
+/// Whether our filter trapped a call, and not one of the program's; `mark` came with it. It traps none from the stub.
+#[must_use]
+pub fn is_ours(mark: i32, context: &libc::ucontext_t) -> bool {
+    FILTERED.load(Ordering::Acquire) && mark == i32::from(TRAP_MARK) && !is_reissued(context)
+}
+
+/// Whether the interrupted code is the stub.
+#[must_use]
+pub fn is_reissued(context: &libc::ucontext_t) -> bool {
+    stub::holds(context.uc_mcontext.gregs[libc::REG_RIP as usize] as u64)
 }
 
 /// Installs the filter for all threads, unless this image inherited it across exec.
@@ -136,8 +143,18 @@ pub fn perform_in(context: &mut libc::ucontext_t, nr: i64, args: [u64; 6]) -> i6
         libc::SYS_rt_sigprocmask => on_sigprocmask(context, args),
         libc::SYS_sigaltstack => on_sigaltstack(context, args),
         libc::SYS_rt_sigaction => on_sigaction(args),
+        _ if syscalls::memory_call(nr as usize, &args) => undisturbed(|| perform(nr, args)),
         _ => perform(nr, args),
     }
+}
+
+/// In a handler of SIGSYS, for what leaves its stack ([`engine_stack`]): should a filter of the program's trap a call that is made there,
+/// the kernel would write the frame over that of the handler. So the program is ended.
+pub fn undisturbed(work: impl FnOnce() -> i64) -> i64 {
+    let mask = sys::block_traps();
+    let result = work();
+    sys::set_mask(mask);
+    result
 }
 
 /// The mask of the interrupted code lives in the frame: the return from the handler would undo a change of our own.
