@@ -10,7 +10,7 @@ from common import FARPAGE, TESTS, WORK, Skip, check
 from context import REGISTRY, Test, last_words, test
 
 SEMANTICS = (
-    "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_exec sem_syscalls "
+    "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_atfork sem_exec sem_syscalls "
     "sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_ends sem_cancel sem_stacks sem_vfork "
     "sem_descriptors"
 ).split()
@@ -26,6 +26,7 @@ QUICK_SIZES = {
     "sem_signals": (24, 16),
     "sem_sigmem": (40, 32),
     "sem_fork": (64, 16),
+    "sem_atfork": (24, 16),
     "sem_exec": (24, 16),
     "sem_syscalls": (36, 32),
     "sem_files": (24, 16),
