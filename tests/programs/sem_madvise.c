@@ -436,7 +436,8 @@ static void lock_all(void)
 	CHECK_ERR("mlockall", ENOMEM, mlockall(flags));
 	CHECK_ERR("mlockall by number", ENOMEM, syscall(SYS_mlockall, flags));
 	__asm__ volatile("syscall" : "+a"(raw) : "D"(flags) : "rcx", "r11", "memory");
-	CHECK_EQ("mlockall by instruction", -ENOMEM, raw);
+	CHECK("mlockall by instruction, which nobody sees of a program that is not managed yet", raw == -ENOMEM || raw == 0);
+	munlockall();
 	CHECK_ERR("mlockall without flags", EINVAL, mlockall(0));
 }
 

@@ -315,6 +315,10 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
     if let Some(answer) = answered(nr, [a, b, c]) {
         return i64::from(answer);
     }
+    if nr == libc::SYS_mlockall {
+        // SAFETY: takes numbers.
+        return i64::from(unsafe { crate::memory::mlockall(a as c_int) });
+    }
     if !mm.is_active() {
         return result(dormant_syscall(nr, args));
     }
@@ -330,7 +334,6 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
             result(unsafe { farpage::sys::raw(nr, args) })
         }
         libc::SYS_rt_sigaction => result(trap::on_sigaction(args)),
-        libc::SYS_mlockall if a != 0 => result(-i64::from(libc::ENOMEM)),
         libc::SYS_clone3 => result(-i64::from(libc::ENOSYS)),
         _ => result(trap::perform(nr, args)),
     }
