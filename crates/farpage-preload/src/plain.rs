@@ -132,23 +132,15 @@ unsafe fn each_made(actions: *const FileActions, mut make: impl FnMut(Action)) {
             CLOSE if (lo..=hi).contains(&number) => {}
             CLOSE_FROM if number <= hi => {
                 // Closing what is not open is no error up to the limit.
-                let open = c_int::try_from(soft_limit()).unwrap_or(c_int::MAX).min(lo);
+                let open = c_int::try_from(sys::soft_limit(libc::RLIMIT_NOFILE))
+                    .unwrap_or(c_int::MAX)
+                    .min(lo);
                 (number..open).for_each(|below| make([CLOSE.into(), below as u64, 0, 0]));
                 make([CLOSE_FROM.into(), hi as u64 + 1, 0, 0]);
             }
             _ => make(action),
         }
     }
-}
-
-fn soft_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a valid rlimit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur
 }
 
 unsafe fn count_of(array: Strings) -> usize {

@@ -244,19 +244,9 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     Ok((pool_fd, pool))
 }
 
-fn soft_limit(resource: libc::__rlimit_resource_t) -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a valid rlimit.
-    unsafe { libc::getrlimit(resource, &mut limit) };
-    limit.rlim_cur
-}
-
 /// The kernel ends who writes a file beyond such a limit (SIGXFSZ), and the tables are a file in memory.
 fn refuse_small_files() -> Result<(), String> {
-    let limit = soft_limit(libc::RLIMIT_FSIZE);
+    let limit = sys::soft_limit(libc::RLIMIT_FSIZE);
     if limit == libc::RLIM_INFINITY {
         return Ok(());
     }
@@ -278,7 +268,7 @@ fn no_pool(error: Errno) -> String {
 
 /// The inherited descriptors live just below the soft limit (or 1024, which select can still name).
 fn descriptor_base() -> Result<i32, String> {
-    let top = soft_limit(libc::RLIMIT_NOFILE).min(1024) as i32;
+    let top = sys::soft_limit(libc::RLIMIT_NOFILE).min(1024) as i32;
     if top < 48 {
         return Err(format!(
             "the limit of open files is {top}; farpage needs 48: raise it with `ulimit -n 1024`"

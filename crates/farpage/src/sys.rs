@@ -213,6 +213,18 @@ pub fn move_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
     moved.map(drop)
 }
 
+/// The soft limit of a resource.
+#[must_use]
+pub fn soft_limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid rlimit.
+    unsafe { libc::getrlimit(resource, &mut limit) };
+    limit.rlim_cur
+}
+
 /// Runs `f` with a soft limit of open files that admits `number`, where the hard limit does.
 fn with_descriptor<R>(number: i32, f: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let mut limit = [0u64; 2];
