@@ -35,6 +35,46 @@ static void shared_memory(void)
 	shmctl(id, IPC_RMID, NULL);
 }
 
+#define SEGMENT (64 * PAGE)
+
+/* A segment at an address among managed memory, in a gap or over it, is left alone by what is mapped and moved later. */
+static void attached_among_managed(void)
+{
+	id = shmget(IPC_PRIVATE, SEGMENT, 0600);
+	CHECK("shmget", id >= 0);
+	char *block = map_anon(4 * MIB), *more[32];
+	fill(block, 4 * MIB, 61);
+	char *gap = shmat(id, block + 4 * MIB, 0), *over = shmat(id, block + 2 * MIB, SHM_REMAP);
+	CHECK("attached in a gap", gap == block + 4 * MIB);
+	CHECK("attached over memory", over == block + 2 * MIB);
+	fill(gap, SEGMENT, 62);
+	char *heap = malloc(8 * MIB);
+	CHECK("malloc", heap != NULL);
+	free(heap);
+	for (size_t i = 0; i < NELEM(more); i++) {
+		more[i] = map_anon(MIB);
+		fill(more[i], MIB, 63 + i);
+		char *moved = mremap(more[i], MIB, 2 * MIB, MREMAP_MAYMOVE);
+		CHECK("mremap", moved != MAP_FAILED);
+		more[i] = moved;
+	}
+	chill();
+	CHECK_FILL("before", block, 2 * MIB, 61);
+	CHECK_FILL("attached over", over, SEGMENT, 62);
+	CHECK_FILL("attached", gap, SEGMENT, 62);
+	CHECK_OK("shmdt", shmdt(gap));
+	CHECK_OK("shmdt", shmdt(over));
+	char *fixed = mmap(over, SEGMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	CHECK("the place is free again", fixed == over);
+	CHECK_ZERO("empty", fixed, SEGMENT);
+	for (size_t i = 0; i < NELEM(more); i++) {
+		CHECK_FILL("mapped after", more[i], MIB, 63 + i);
+		munmap(more[i], 2 * MIB);
+	}
+	munmap(block, 4 * MIB);
+	shmctl(id, IPC_RMID, NULL);
+}
+
 static void zero_semaphores(void)
 {
 	static unsigned short zeros[3];
@@ -510,7 +550,7 @@ static void tracing(void)
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
-		{"shared_memory", shared_memory}, {"semaphores", semaphores}, {"messages", messages},
+		{"shared_memory", shared_memory}, {"attached_among_managed", attached_among_managed}, {"semaphores", semaphores}, {"messages", messages},
 		{"posix_queues", posix_queues},	  {"asynchronous", asynchronous}, {"futexes", futexes},
 		{"keys", keys},			  {"policies", policies},	  {"tracing", tracing},
 	};

@@ -473,6 +473,59 @@ static void short_file(void)
 	close(fd);
 }
 
+/* A mapping right behind managed memory, where its hint wants it. */
+static char *hinted(char *behind, size_t len, int prot, int flags, int fd)
+{
+	char *p = mmap(behind, len, prot, flags, fd, 0);
+	CHECK("a place near the hint or elsewhere", p != MAP_FAILED);
+	return p;
+}
+
+/* The kernel honours a hint if nothing is there. What it had put among managed memory so, unknown to the map of that, made each
+   later allocation fail: the same gap was found for ever (Guile's collector asks for 64 KiB behind what it has). */
+static void hints_among_managed(void)
+{
+	int fd = temp_file();
+	CHECK_OK("file", ftruncate(fd, (off_t)(16 * PAGE)));
+	static const int unmanaged[] = {ANON, ANON | MAP_STACK, ANON | MAP_GROWSDOWN, MAP_SHARED | MAP_ANONYMOUS};
+	char *block = map_anon(4 * MIB), *near[NELEM(unmanaged) + 2], *more[64];
+	fill(block, 4 * MIB, 83);
+	char *behind = block + 4 * MIB;
+	for (size_t i = 0; i < NELEM(unmanaged); i++) {
+		near[i] = hinted(behind, 16 * PAGE, RW, unmanaged[i], -1);
+		fill(near[i], 16 * PAGE, 84 + i);
+		behind = near[i] + 16 * PAGE;
+	}
+	near[4] = hinted(behind, 16 * PAGE, RW, MAP_SHARED, fd);
+	fill(near[4], 16 * PAGE, 88);
+	near[5] = hinted(near[4] + 16 * PAGE, MIB, RW | PROT_EXEC, ANON, -1);
+	fill(near[5], MIB, 89);
+	for (size_t i = 0; i < NELEM(more); i++) {
+		more[i] = map_anon(MIB);
+		fill(more[i], MIB, 90 + i);
+	}
+	char *heap = malloc(8 * MIB);
+	CHECK("malloc", heap != NULL);
+	free(heap);
+	chill();
+	char *grown = mremap(more[0], MIB, 8 * MIB, MREMAP_MAYMOVE);
+	CHECK("mremap finds a place too", grown != MAP_FAILED);
+	CHECK_FILL("moved", grown, MIB, 90);
+	CHECK_ZERO("grown", grown + MIB, 7 * MIB);
+	CHECK_FILL("before", block, 4 * MIB, 83);
+	for (size_t i = 0; i < NELEM(near); i++) {
+		CHECK_FILL("hinted", near[i], i < 5 ? 16 * PAGE : MIB, 84 + i);
+		CHECK_OK("munmap", munmap(near[i], i < 5 ? 16 * PAGE : MIB));
+	}
+	for (size_t i = 1; i < NELEM(more); i++) {
+		CHECK_FILL("mapped after", more[i], MIB, 90 + i);
+		munmap(more[i], MIB);
+	}
+	munmap(grown, 8 * MIB);
+	munmap(block, 4 * MIB);
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -481,6 +534,7 @@ int main(int argc, char **argv)
 		{"files", files},	  {"noreserve", noreserve},   {"grows_down", grows_down},
 		{"flags", flags},	  {"proc_maps", proc_maps},   {"raw_calls", raw_calls},
 		{"meant_hints", meant_hints}, {"touched_as_it_goes", touched_as_it_goes}, {"short_file", short_file},
+		{"hints_among_managed", hints_among_managed},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

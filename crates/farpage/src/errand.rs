@@ -290,6 +290,7 @@ pub fn call(mm: &Mm, nr: i64, args: [u64; 6]) -> Result<i64, Option<Watched>> {
     if !mm.is_active() {
         return Ok(match nr {
             ALLOCATE => unmanaged(args[0], args[1] as i32, args[2]),
+            libc::SYS_mmap => mem::Map::from_args(args).kernel_anywhere(),
             // SAFETY: the program's own request.
             _ => unsafe { sys::raw(nr, args) },
         });

@@ -58,7 +58,6 @@ struct Share {
     /// Its anonymous less its managed pages, which tell what changed since.
     apart: i64,
     read_ns: u64,
-    took_ns: u64,
 }
 
 pub struct Ledger {
@@ -70,10 +69,18 @@ pub struct Ledger {
     entries: usize,
     /// Whether processes came or went since the last look: the shares of the others have changed with it.
     changed: bool,
+    /// Whether shares are read at this look, those of all processes: for that reason, or as it is time.
+    reads: bool,
+    /// When they were last read, and how long that took.
+    read_ns: u64,
+    took_ns: u64,
     /// Entries ever taken before the last look, and how many deaths it found; whether some process was in a fork.
     births: u32,
     deaths: u32,
     forking: bool,
+    /// Whether a process was forked meanwhile: its parent was seen before and it after, so that what both share counts one and a
+    /// half times.
+    torn: bool,
     /// What was not managed then.
     unmanaged: i64,
     /// What the tree was last seen to be charged more than its processes, and at how many ticks in a row.
@@ -123,6 +130,8 @@ struct Beside {
     promised: i64,
     /// Shared since fork, beyond the one copy: the kernel copies it when it is written, and nobody is asked.
     copies: i64,
+    /// What of that was there at the look before and is no more: the limit holds it up for one look.
+    held_up: i64,
 }
 
 impl Beside {
@@ -131,6 +140,7 @@ impl Beside {
         self.unmanaged += other.unmanaged;
         self.promised += other.promised;
         self.copies += other.copies;
+        self.held_up += other.held_up;
     }
 }
 
@@ -150,9 +160,13 @@ impl Ledger {
             live: 0,
             entries: 0,
             changed: false,
+            reads: false,
+            read_ns: 0,
+            took_ns: 0,
             births: 0,
             deaths: 0,
             forking: false,
+            torn: false,
             unmanaged: 0,
             drift: (0, 0),
             starts: vec![(0, 0); MAX_PROCESSES],
@@ -185,7 +199,7 @@ impl Ledger {
         let promises = self.pool.header().promises.load(Ordering::SeqCst);
         self.entries = self.live;
         let mut beside = self.look(now);
-        if self.deaths > 0 {
+        if self.deaths > 0 || self.torn {
             // What the dead shared is the others' now.
             beside = self.look(now);
         }
@@ -194,9 +208,13 @@ impl Ledger {
         let kept = self.pool.processes().iter();
         let kept = kept.map(|entry| entry.kept.load(Ordering::Relaxed)).sum();
         self.pool.header().kept.store(kept, Ordering::Relaxed);
-        self.shares
-            .retain(|_, share| now.saturating_sub(share.read_ns) < 100 * SHARE_EVERY_NS);
-        beside.unmanaged = beside.unmanaged.max(beside.uncharged) + own_pages();
+        self.shares.retain(|_, share| share.read_ns >= self.read_ns);
+        let own = own_pages();
+        // Every page once, at whatever processes it is charged, as the kernel's own counts have it: of shares that are of one time.
+        if !self.torn && !self.forking && (self.reads || self.live < 2) {
+            self.note_peak(beside.uncharged - beside.held_up + own);
+        }
+        beside.unmanaged = beside.unmanaged.max(beside.uncharged) + own;
         if self.forking {
             // The child's part of what both share is seen at neither.
             beside.unmanaged = beside.unmanaged.max(self.unmanaged);
@@ -214,7 +232,15 @@ impl Ledger {
     fn look(&mut self, now: u64) -> Beside {
         let mut beside = Beside::default();
         let births = self.pool.header().births.load(Ordering::Acquire);
-        self.changed = births != self.births || self.deaths > 0;
+        let is_forking = |entry: &ProcEntry| entry.forking.load(Ordering::Acquire) != 0;
+        let was_forking = self.pool.processes().iter().any(is_forking);
+        let forked = self.torn || (self.forking && !was_forking);
+        let stale = now - self.read_ns > SHARE_EVERY_NS.max(self.took_ns * SHARE_COST);
+        self.changed = births != self.births || self.deaths > 0 || forked;
+        self.reads = self.changed || stale;
+        if self.reads {
+            (self.read_ns, self.took_ns) = (now, 0);
+        }
         self.births = births;
         (self.live, self.deaths, self.forking) = (0, 0, false);
         for index in 0..self.pool.processes().len() {
@@ -231,7 +257,7 @@ impl Ledger {
             }
             let taker = entry_state::taker(state);
             let unborn = entry.pid.load(Ordering::Relaxed) == 0;
-            if entry.forking.load(Ordering::Acquire) != 0 {
+            if is_forking(entry) {
                 // However long the parent takes (it may be stopped).
                 self.live += 1;
                 self.forking = true;
@@ -258,6 +284,8 @@ impl Ledger {
                 beside.add(pages);
             }
         }
+        let more = self.pool.header().births.load(Ordering::Acquire) != births;
+        self.torn = more || (was_forking && !self.forking);
         beside
     }
 
@@ -291,6 +319,7 @@ impl Ledger {
                 unmanaged: before,
                 promised: promised(entry, before),
                 copies: copies(entry, before),
+                held_up: 0,
             });
         };
         let known = &mut self.starts[index];
@@ -328,6 +357,7 @@ impl Ledger {
             unmanaged,
             promised: promised(entry, unmanaged.max(uncharged)),
             copies: copies(entry, unmanaged),
+            held_up: apart.max(0) - now_apart.max(0),
         })
     }
 
@@ -335,11 +365,10 @@ impl Ledger {
     /// cancel out, however they are charged), and each process's own part at the rate at which it shares. The first misses
     /// as much as is charged twice, the second what is charged to nobody: the greater sum of the two counts.
     fn unmanaged(&mut self, entry: &ProcEntry, pid: i32, apart: i64, now: u64) -> (i64, i64) {
-        if self.entries < 2 && self.live == 0 {
+        if self.entries < 2 && self.live == 0 && !self.changed {
             return (apart.max(0), apart.max(0));
         }
-        let stale = |share: &Share| now - share.read_ns > SHARE_EVERY_NS.max(share.took_ns * SHARE_COST);
-        if self.changed || self.shares.get(&pid).is_none_or(stale) {
+        if self.reads || !self.shares.contains_key(&pid) {
             let anon = apart + managed(entry);
             let start = sys::thread_ns();
             let pss = pss_anon(pid).unwrap_or(anon);
@@ -348,8 +377,8 @@ impl Ledger {
                 permille: (pss * 1000 / anon.max(1)).clamp(0, 1000),
                 apart,
                 read_ns: now,
-                took_ns: sys::thread_ns() - start,
             };
+            self.took_ns += sys::thread_ns() - start;
             self.shares.insert(pid, share);
         }
         self.shares.get(&pid).map_or((apart, apart), |share| {
@@ -382,7 +411,7 @@ impl Ledger {
         } = beside;
         let header = self.pool.header();
         let budget = header.budget.load(Ordering::Relaxed);
-        let metadata = (pool_pages(self.pool_fd) - header.zpool_pages()).max(0);
+        let metadata = metadata(&self.pool, self.pool_fd);
         let margin = MARGIN + budget / 128;
         let rest = budget - unmanaged - promised - metadata - margin;
         // Made during this look, and taken off the limit that is replaced.
@@ -407,10 +436,21 @@ impl Ledger {
             let zpages = self.share.zpages(&self.pool, limit, self.objects);
             header.zpages_limit.store(zpages, Ordering::SeqCst);
         }
+    }
+
+    /// The most the tree was seen to have: what is held up for the limit's sake is not in it.
+    fn note_peak(&self, unmanaged: i64) {
+        let header = self.pool.header();
+        let metadata = metadata(&self.pool, self.pool_fd);
         let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;
         header.peak.fetch_max(total, Ordering::Relaxed);
         header.metadata_peak.fetch_max(metadata, Ordering::Relaxed);
     }
+}
+
+/// Pages of the pool that are not the compressed tier's.
+fn metadata(pool: &Pool, pool_fd: i32) -> i64 {
+    (pool_pages(pool_fd) - pool.header().zpool_pages()).max(0)
 }
 
 fn managed(entry: &ProcEntry) -> i64 {

@@ -68,6 +68,7 @@ pub mod residency;
 pub mod robust;
 pub mod runs;
 mod sentinel;
+mod shm;
 pub mod sigmask;
 pub mod signals;
 pub mod slot_batch;

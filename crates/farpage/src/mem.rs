@@ -54,6 +54,17 @@ pub struct Map {
 }
 
 impl Map {
+    pub fn from_args([addr, len, prot, flags, fd, offset]: [u64; 6]) -> Map {
+        Map {
+            addr,
+            len,
+            prot: prot as i32,
+            flags: flags as i32,
+            fd: fd as i32,
+            offset,
+        }
+    }
+
     fn is_fixed(&self) -> bool {
         self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
     }
@@ -87,6 +98,13 @@ impl Map {
         // SAFETY: the program's own request.
         unsafe { sys::raw(libc::SYS_mmap, self.args()) }
     }
+
+    /// Where the kernel likes, but for an order. It would honour a hint, and what lies in the managed range must be in our map.
+    pub fn kernel_anywhere(&self) -> i64 {
+        let is_hint = managed_pages(self.addr, self.len).is_some() && !self.is_fixed();
+        let addr = if is_hint { 0 } else { self.addr };
+        Map { addr, ..*self }.kernel()
+    }
 }
 
 /// In bytes, to whole pages.
@@ -106,17 +124,20 @@ pub fn mmap(request: Map) -> i64 {
     if mm.mode.load(Ordering::Acquire) == mode::OFF {
         return request.kernel();
     }
-    let place = managed_pages(request.addr, request.len).filter(|_| request.is_fixed());
+    let place = managed_pages(request.addr, request.len);
     let hinted = request.prot == libc::PROT_NONE && request.addr != 0;
-    if place.is_none() && (!request.is_eligible() || (hinted && hints::are_meant())) {
+    let is_ours = request.is_eligible() && !(hinted && hints::are_meant());
+    if place.is_none() && !is_ours {
         return request.kernel();
     }
     let _watched = match errand::call(mm, libc::SYS_mmap, request.args()) {
         Ok(result) => return result,
         Err(watched) => watched,
     };
-    if let Some(range) = place {
-        return map_fixed(mm, request, range);
+    match place {
+        Some(range) if request.is_fixed() => return map_fixed(mm, request, range),
+        Some(range) if !is_ours => return map_near(mm, request, range),
+        _ => {}
     }
     let growth = if request.prot & libc::PROT_WRITE != 0 {
         request.len
@@ -139,7 +160,7 @@ pub fn mmap(request: Map) -> i64 {
         }
         Err(_) => {
             commit(mm, -(growth as i64));
-            request.kernel()
+            request.kernel_anywhere()
         }
     }
 }
@@ -158,10 +179,47 @@ pub fn allocate(len: u64, prot: i32, align: u64) -> Result<u64, Errno> {
     let mask = sys::block_signals();
     let result = {
         let _inside = mm.gate.shared();
-        reserve(mm, pages, align).and_then(|page| map_at(mm, page, pages, prot))
+        map_anywhere(mm, pages, align, prot)
     };
     sys::set_mask(mask);
     result
+}
+
+fn map_anywhere(mm: &Mm, pages: u64, align: u64, prot: i32) -> Result<u64, Errno> {
+    const TRIES: u32 = 8;
+    let mut result = Err(Errno(libc::ENOMEM));
+    for _ in 0..TRIES {
+        let page = reserve(mm, pages, align)?;
+        result = map_at(mm, page, pages, prot);
+        if result != Err(Errno(libc::EEXIST)) {
+            break;
+        }
+        learn(mm, page, page + pages);
+    }
+    result
+}
+
+/// Puts what the kernel has mapped of pages `lo..hi` in our map: a child that borrowed this memory while it was dormant may have
+/// mapped there. The caller is in the gate, so that nothing of it is unmapped meanwhile.
+fn learn(mm: &Mm, lo: u64, hi: u64) {
+    // If the list cannot be read the next try finds the same place taken, and the last one fails.
+    let _ = maps::each_mapping(|mapping| {
+        let (from, to) = (mapping.start.max(address(lo)), mapping.end.min(address(hi)));
+        if from < to {
+            note_foreign(mm, page_of(from), page_of(to));
+        }
+        Ok(())
+    });
+}
+
+/// Puts pages `lo..hi` in our map, where something else may lie than managed memory.
+pub fn note_foreign(mm: &Mm, lo: u64, hi: u64) {
+    mm.foreign.store(1, Ordering::Relaxed);
+    if let Some(maps) = mm.maps.lock().as_mut()
+        && maps.insert(lo, hi).is_ok()
+    {
+        mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    }
 }
 
 /// A free place for so many pages in the managed range, taken in the map; the first page.
@@ -296,6 +354,21 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
     }
     drop(alone);
     result
+}
+
+/// What is not for us, with a hint for pages `lo..hi`: there, if nothing else is. (Guile's collector wants its heap in one piece, and a
+/// compiler its code near the data.) A hint is no order: what must not lie among ours goes where the kernel likes.
+fn map_near(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
+    const ELSEWHERE: i32 = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_32BIT;
+    let is_inside = hi - lo == round_up(request.len) / PAGE;
+    if is_inside && request.flags & ELSEWHERE == 0 {
+        let flags = request.flags | libc::MAP_FIXED_NOREPLACE;
+        let result = map_fixed(mm, Map { flags, ..request }, (lo, hi));
+        if result >= 0 {
+            return result;
+        }
+    }
+    request.kernel_anywhere()
 }
 
 /// Registers mapped pages `lo..hi` with userfaultfd; false if the kernel refuses.

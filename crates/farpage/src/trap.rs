@@ -27,6 +27,7 @@ use crate::mm::{Mm, PAGE, fd, mm, page_of};
 use crate::mremap;
 use crate::pool::{MANAGED_BASE, MANAGED_LEN, flag};
 use crate::remote;
+use crate::shm;
 use crate::sigmask;
 use crate::signals::{self, Action};
 use crate::stub;
@@ -459,17 +460,11 @@ impl Pins {
 
 /// Calls about mappings, on managed addresses.
 pub fn memory_call(nr: i64, args: [u64; 6]) -> i64 {
-    let [a, b, c, d, e, f] = args;
+    let [a, b, c, d, e, _] = args;
     match nr {
-        libc::SYS_mmap => mem::mmap(mem::Map {
-            addr: a,
-            len: b,
-            prot: c as i32,
-            flags: d as i32,
-            fd: e as i32,
-            offset: f,
-        }),
+        libc::SYS_mmap => mem::mmap(mem::Map::from_args(args)),
         libc::SYS_munmap => mem::munmap(a, b),
+        libc::SYS_shmat | libc::SYS_shmdt => shm::call(nr, args),
         libc::SYS_mprotect => mem::mprotect(a, b, c as i32, None),
         libc::SYS_pkey_mprotect => mem::mprotect(a, b, c as i32, Some(d as i32)),
         libc::SYS_madvise => mem::madvise(a, b, c as i32),
