@@ -202,6 +202,42 @@ static void vforks(void)
 static char *outlived;
 static int outlived_report;
 
+static long mapped_pages(void)
+{
+	char text[64] = "";
+	int fd = open("/proc/self/statm", O_RDONLY);
+	read(fd, text, sizeof text - 1);
+	close(fd);
+	return atol(text);
+}
+
+static void vfork_true(bool fails_first)
+{
+	static char *argv[] = {"true", NULL}, *envp[] = {"A=b", NULL};
+	pid_t pid = vfork();
+	if (pid == 0) {
+		if (fails_first)
+			execve("/no/such/program", argv, envp);
+		execve("/bin/true", argv, envp);
+		_exit(9);
+	}
+	CHILD_EXPECT("vfork child with an environment", pid, 0);
+}
+
+/* A child of vfork starts a program with an environment of its own: what is made of it for the preload library lies in the parent's
+ * memory, where two pages stayed with each such child. */
+static void vfork_environment(void)
+{
+	enum { WARM = 10, TIMES = 200 };
+	long before = 0;
+	for (int i = 0; i < WARM + TIMES; i++) {
+		if (i == WARM)
+			before = mapped_pages();
+		vfork_true(i % 2);
+	}
+	CHECK("mappings after many vforks", mapped_pages() - before < TIMES / 4);
+}
+
 /* The child of vfork, in its parent's memory, when that has ended: right, or wrong. */
 static void *outlive(void *unused)
 {
@@ -623,7 +659,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"exec_small", exec_small}, {"exec_large", exec_large}, {"exec_fails", exec_fails},
 		{"vforks", vforks},	    {"vfork_leaves_nothing", vfork_leaves_nothing},
-		{"vfork_outlives", vfork_outlives},
+		{"vfork_outlives", vfork_outlives}, {"vfork_environment", vfork_environment},
 		{"clone_vm", clone_vm},	{"spawned", spawned},
 		{"shell", shell},	    {"environment", environment},	{"own_environment", own_environment},
 		{"clean_environment", clean_environment},

@@ -20,6 +20,19 @@ unsafe extern "C" {
     fn farpage_execl();
     fn farpage_execlp();
     fn farpage_execle();
+    fn farpage_thread_left() -> *mut [u64; 2];
+}
+
+/// Puts `made` where a child that borrows this thread (vfork) leaves it, should it become another program and drop nothing. What the
+/// one before it left, for which this thread has waited, is given back: two pages stayed with each such exec.
+fn leave(made: (u64, u64)) {
+    // SAFETY: the thread's own storage, which the child has to itself; memory of ours, and the exec that it was made for is over.
+    unsafe {
+        let [memory, len] = farpage_thread_left().replace([made.0, made.1]);
+        if len != 0 {
+            let _ = sys::munmap(memory, len);
+        }
+    }
 }
 
 /// Whether a string of an environment tells the pool's descriptor.
@@ -76,6 +89,9 @@ impl Environment {
         let Ok(memory) = sys::engine_memory(len) else {
             return plain;
         };
+        if !mm.is_own() {
+            leave((memory, len));
+        }
         let array = memory as *mut *const c_char;
         let mut text = memory + ((count + 3) * 8) as u64;
         let mut put = |parts: &[&[u8]]| {
@@ -118,10 +134,12 @@ impl Environment {
 
 impl Drop for Environment {
     fn drop(&mut self) {
-        if let Some((memory, len)) = self.made {
-            // SAFETY: memory of ours that nobody refers to any more.
-            let _ = unsafe { sys::munmap(memory, len) };
+        let Some((memory, len)) = self.made else { return };
+        if !mm().is_own() {
+            return leave((0, 0));
         }
+        // SAFETY: memory of ours that nobody refers to any more.
+        let _ = unsafe { sys::munmap(memory, len) };
     }
 }
 

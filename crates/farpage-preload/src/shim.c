@@ -15,6 +15,8 @@ const char *_rjem_malloc_conf HIDDEN =
 
 static __thread int thread_bound __attribute__((tls_model("initial-exec")));
 static __thread void *thread_stack __attribute__((tls_model("initial-exec")));
+/* Address and length of what a child that borrowed this thread (vfork) made for its exec. */
+static __thread unsigned long long thread_left[2] __attribute__((tls_model("initial-exec")));
 /* Room for what this thread believes of its signal mask: two masks, two siginfos and a count (sigmask.rs). */
 static __thread unsigned long long thread_belief[35] __attribute__((tls_model("initial-exec")));
 
@@ -23,6 +25,7 @@ HIDDEN int *farpage_thread_bound(void) { return &thread_bound; }
 /* The alternate signal stack that the library gave this thread. */
 HIDDEN void **farpage_thread_stack(void) { return &thread_stack; }
 HIDDEN void *farpage_thread_belief(void) { return thread_belief; }
+HIDDEN unsigned long long *farpage_thread_left(void) { return thread_left; }
 
 /* void *farpage_call_on(void *(*start)(void *), void *argument, void *top): calls start(argument) on the stack that ends at `top`.
  * Unwinding (pthread_exit, cancellation) passes from that stack to the caller's. */
