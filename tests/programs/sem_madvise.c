@@ -263,6 +263,10 @@ static void hints(void)
 		chill();
 		CHECK_FILL(all[i].name, p, LEN, i + 10);
 	}
+	CHECK_OK("munmap", munmap(p + 3 * PAGE, PAGE));
+	for (size_t i = 0; i < NELEM(all) && all[i].advice != MADV_POPULATE_READ; i++)
+		if (madvise(p, LEN, all[i].advice) == 0 || (errno != ENOMEM && errno != EINVAL && errno != EAGAIN))
+			fail_at(WHERE, all[i].name, "over a hole, no ENOMEM");
 	CHECK_OK("munmap", munmap(p, LEN));
 	p = map_anon(LEN);
 	CHECK_OK("WILLNEED of fresh memory", madvise(p, LEN, MADV_WILLNEED));

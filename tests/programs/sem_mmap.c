@@ -45,6 +45,7 @@ static void errors(void)
 	CHECK_ERR("mmap without a type", EINVAL, mmap(NULL, PAGE, RW, MAP_ANONYMOUS, -1, 0));
 	CHECK_ERR("mmap of a bad descriptor", EBADF, mmap(NULL, PAGE, RW, MAP_PRIVATE, 9999, 0));
 	CHECK_ERR("mmap at an odd fixed address", EINVAL, mmap((void *)0x100001, PAGE, RW, ANON | MAP_FIXED, -1, 0));
+	CHECK_ERR("mmap at an odd offset of nothing", EINVAL, mmap(NULL, MIB, RW, ANON, -1, 1));
 	CHECK_ERR("mmap of 2^62 bytes", ENOMEM, mmap(NULL, (size_t)1 << 62, RW, ANON, -1, 0));
 	int fd = temp_file();
 	CHECK_ERR("mmap at an odd file offset", EINVAL, mmap(NULL, PAGE, RW, MAP_PRIVATE, fd, 100));

@@ -12,7 +12,7 @@ use crate::dontneed::drop_content;
 use crate::errand;
 use crate::fault;
 use crate::maps::each_said;
-use crate::mem::managed_pages;
+use crate::mem::{are_mapped, managed_pages};
 use crate::mm::{Mm, PAGE, mm, mode};
 use crate::range_set::first_within;
 use crate::residency;
@@ -59,13 +59,18 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     if !addr.is_multiple_of(PAGE) {
         return EINVAL;
     }
+    // What is mapped of a range with holes is dealt with first.
+    let past_holes = |result: i64| match result {
+        0 if !are_mapped(mm, lo, hi) => ENOMEM,
+        result => result,
+    };
     match advice {
         libc::MADV_DONTNEED if is_locked(lo, hi) => EINVAL,
         libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => drop_content(mm, lo, hi),
         libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
-            prefetch(mm, lo, hi, advice)
+            past_holes(prefetch(mm, lo, hi, advice))
         }
-        libc::MADV_COLD | libc::MADV_PAGEOUT => page_out(mm, lo, hi),
+        libc::MADV_COLD | libc::MADV_PAGEOUT => past_holes(page_out(mm, lo, hi)),
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             let _alone = mm.gate.alone();
             let result = kernel(addr, len, advice);
@@ -86,7 +91,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         | libc::MADV_DONTDUMP
         | libc::MADV_DODUMP
         | libc::MADV_MERGEABLE
-        | libc::MADV_UNMERGEABLE => 0,
+        | libc::MADV_UNMERGEABLE => past_holes(0),
         // A page that is swapped in or filled beside a guard would replace it: refused, as by kernels before 6.13.
         _ if GUARDS.contains(&advice) => EINVAL,
         _ => kernel(addr, len, advice),

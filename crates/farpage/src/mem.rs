@@ -80,7 +80,8 @@ impl Map {
     fn is_eligible(&self) -> bool {
         let low = self.addr != 0 && self.addr < LOW_HINT && self.len < LOW_HINT_MAX;
         let size = (MANAGE_MIN..=MANAGE_MAX).contains(&self.len);
-        self.is_plain() && !self.is_fixed() && size && !low && self.prot & libc::PROT_EXEC == 0
+        let is_aligned = self.offset.is_multiple_of(PAGE);
+        self.is_plain() && !self.is_fixed() && size && !low && is_aligned && self.prot & libc::PROT_EXEC == 0
     }
 
     fn args(&self) -> [u64; 6] {
