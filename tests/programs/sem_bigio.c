@@ -9,9 +9,51 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+
+static void files_limited(void *data)
+{
+	struct rlimit one = {MIB, MIB}, got = {0, 0}, less = {MIB / 2, MIB};
+	CHECK_OK("setrlimit", setrlimit(RLIMIT_FSIZE, &one));
+	for (int round = 0; round < 2; round++) {
+		chill();
+		CHECK_FILL("memory under a limit of file sizes", data, 4 * MIB, 1);
+	}
+	CHECK_OK("getrlimit", getrlimit(RLIMIT_FSIZE, &got));
+	CHECK_EQ("soft limit", MIB, got.rlim_cur);
+	CHECK_EQ("hard limit", MIB, got.rlim_max);
+	signal(SIGXFSZ, SIG_IGN);
+	int fd = temp_file();
+	CHECK_EQ("write up to the limit", MIB, write(fd, data, 2 * MIB));
+	CHECK_ERR("write beyond it", EFBIG, write(fd, data, 1));
+	CHECK_OK("a lower soft limit", syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, &less, &got));
+	CHECK_EQ("soft limit before", MIB, got.rlim_cur);
+	one.rlim_cur = 2 * MIB;
+	CHECK_ERR("soft limit above the hard one", EINVAL, setrlimit(RLIMIT_FSIZE, &one));
+	if (geteuid() != 0) {
+		one.rlim_max = 2 * MIB;
+		CHECK_ERR("a higher hard limit", EPERM, setrlimit(RLIMIT_FSIZE, &one));
+	}
+	chill();
+	CHECK_OK("getrlimit", getrlimit(RLIMIT_FSIZE, &got));
+	CHECK_EQ("the lower soft limit", MIB / 2, got.rlim_cur);
+	close(fd);
+}
+
+/* A limit of file sizes is for the program's own files. Pages that left for a swap file met it as well: the program was ended by SIGXFSZ,
+ * and the file was shut for the whole tree. */
+static void file_limit(void)
+{
+	char *data = must_malloc(4 * MIB);
+	fill(data, 4 * MIB, 1);
+	CHILD_EXPECT("child with a limit of file sizes", child_start(files_limited, data), 0);
+	chill();
+	CHECK_FILL("memory", data, 4 * MIB, 1);
+	free(data);
+}
 
 static size_t big_len(void)
 {
@@ -402,6 +444,7 @@ int main(int argc, char **argv)
 		{"hole", hole},
 		{"stdio", stdio},
 		{"submitted", submitted},
+		{"file_limit", file_limit},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

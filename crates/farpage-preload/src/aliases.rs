@@ -24,6 +24,9 @@ aliases! {
     __libc_mallopt = crate::alloc::mallopt;
     __fork = crate::process::fork;
     __clone = crate::process::clone;
+    setrlimit64 = crate::limits::setrlimit;
+    getrlimit64 = crate::limits::getrlimit;
+    prlimit64 = crate::limits::prlimit;
     _IO_popen = crate::process::popen;
     __close = crate::descriptors::close;
     __dup2 = crate::descriptors::dup2;

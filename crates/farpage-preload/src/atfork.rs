@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use farpage::fork::window;
-use farpage::{join, sys};
+use farpage::{file_limit, join, sys};
 
 use crate::real::call_real;
 use crate::shell;
@@ -25,6 +25,7 @@ unsafe extern "C" fn in_parent() {
 unsafe extern "C" fn in_child() {
     window::close();
     join::rejoin_after_dormant_fork();
+    file_limit::forget();
     shell::forget();
 }
 

@@ -15,6 +15,7 @@ mod exec;
 mod internal;
 mod io;
 mod legacy;
+mod limits;
 mod memory;
 mod placed;
 mod plain;

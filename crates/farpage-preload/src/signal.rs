@@ -315,6 +315,18 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
     if let Some(answer) = answered(nr, [a, b, c]) {
         return i64::from(answer);
     }
+    let limits = match nr {
+        libc::SYS_prlimit64 => Some((a as i32, b, c, d)),
+        libc::SYS_setrlimit => Some((0, a, b, 0)),
+        libc::SYS_getrlimit => Some((0, a, 0, b)),
+        _ => None,
+    };
+    if let Some((pid, resource, new, old)) = limits {
+        // SAFETY: the caller's structures.
+        return result(unsafe {
+            crate::limits::perform(pid, resource as u32, new as *const _, old as *mut _)
+        });
+    }
     if nr == libc::SYS_mlockall {
         // SAFETY: takes numbers.
         return i64::from(unsafe { crate::memory::mlockall(a as c_int) });

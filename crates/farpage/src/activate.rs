@@ -14,6 +14,7 @@ use farpage_core::page_state::{Kind, PageState};
 
 use crate::advice;
 use crate::births;
+use crate::file_limit;
 use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
 use crate::pool::{MANAGED_PAGES, flag};
@@ -57,6 +58,14 @@ pub fn activate() {
         sys::complain(&[
             "farpage: this process runs without a memory budget: it made an io_uring before its memory was managed; ",
             "run it with --eager, which refuses io_uring from the start",
+        ]);
+        return;
+    }
+    if mm.header().areas.load(Ordering::Relaxed) > 0 && file_limit::is_final() {
+        switch_off(mm);
+        sys::complain(&[
+            "farpage: this process runs without a memory budget: its files are limited, and so swap files would be (RLIMIT_FSIZE, ",
+            "the hard limit, set by a program that is not managed); lift that, or use compressed RAM alone",
         ]);
         return;
     }

@@ -24,6 +24,7 @@ use crate::cleanup;
 use crate::cow;
 use crate::engine_stack;
 use crate::errand;
+use crate::file_limit;
 use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, fd, mm};
 use crate::numbers;
@@ -288,6 +289,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     swapoff::forget();
     in_flight::forget();
     errand::forget();
+    file_limit::forget();
     drop_not_inherited(mm);
     residency::forget_locks();
     if mm.header().has(flag::THREAD_DELIVERY) {

@@ -27,6 +27,7 @@ mod dontneed;
 pub mod engine_stack;
 pub mod errand;
 pub mod fault;
+pub mod file_limit;
 pub mod filter;
 pub mod fork;
 pub mod gate;

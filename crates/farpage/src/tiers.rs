@@ -25,6 +25,7 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::{HEADER_BYTES, Handle};
 
 use crate::compress::{self, Compressed};
+use crate::file_limit;
 use crate::mm::{Mm, PAGE, fd};
 use crate::pool::Pool;
 use crate::sys::{self, Errno};
@@ -454,7 +455,16 @@ fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], co
     let bytes = count * PAGE;
     let file = mm.fd(fd::AREAS + i32::from(area));
     // SAFETY: the pages are frames of a block that this thread is storing, or its own: readable and unchanging.
-    let result = unsafe { sys::transfer_all(file, true, pieces, block * PAGE) };
+    let mut result = unsafe { sys::transfer_all(file, true, pieces, block * PAGE) };
+    if result == Err(Errno(libc::EFBIG)) {
+        // The limit of this process, and no fault of the area.
+        let Some(_lifted) = file_limit::lift() else {
+            return false;
+        };
+        let left: u64 = pieces.iter().map(|piece| piece[1]).sum();
+        // SAFETY: as above; the rest of the pieces.
+        result = unsafe { sys::transfer_all(file, true, pieces, block * PAGE + bytes - left) };
+    }
     if result.is_err() {
         mm.pool().device_states()[usize::from(area)]
             .shut
