@@ -1,6 +1,8 @@
 /* mremap. Usage: sem_mremap [MIB] [GROUP]; MIB (default 16) is the size of the block that makes memory cold. */
 #include "check.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #define RW (PROT_READ | PROT_WRITE)
@@ -213,11 +215,60 @@ static void arrays(void)
 	}
 }
 
+static atomic_bool enough;
+
+static void *press(void *arg)
+{
+	char *block = arg;
+	for (unsigned round = 0; !enough; round++)
+		for (size_t at = 0; at < 2 * size_mb * MIB && !enough; at += PAGE)
+			block[at] = (char)round;
+	return NULL;
+}
+
+/* Memory that is moved away from the managed addresses at once after its first touch, beside others that make room dear. The touch
+   goes on before the books say that the page is there: it was not looked after, evicted, and its write lost (by --delivery thread). */
+static void touched_and_moved_away(void)
+{
+	enum { AREAS = 256, ROUNDS = 4 };
+	static char *areas[AREAS];
+	/* Small enough for a place that is not managed. */
+	const size_t head = 40 * PAGE, tail = 24 * PAGE;
+	char *block = map_anon(2 * size_mb * MIB);
+	pthread_t thread;
+	enough = false;
+	CHECK_EQ("pthread_create", 0, pthread_create(&thread, NULL, press, block));
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		for (size_t i = 0; i < AREAS; i++) {
+			areas[i] = map_anon(head + tail);
+			fill(areas[i], head, i);
+		}
+		for (size_t i = 0; i < AREAS; i++) {
+			size_t at = mix64(round * AREAS + i) % 24 * PAGE;
+			char *to = mmap(NULL, tail, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+			fill(areas[i] + head + at, PAGE, i + 1);
+			char *moved = mremap(areas[i] + head, tail, tail, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+			if (!CHECK("mremap", moved == to))
+				break;
+			CHECK_FILL("what was written", to + at, PAGE, i + 1);
+			munmap(to, tail);
+		}
+		for (size_t i = 0; i < AREAS; i++) {
+			CHECK_FILL("what stayed", areas[i], head, i);
+			munmap(areas[i], head);
+		}
+	}
+	enough = true;
+	pthread_join(thread, NULL);
+	munmap(block, 2 * size_mb * MIB);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"shrink", shrink},	      {"grow", grow},	  {"in_place", in_place}, {"fixed", fixed}, {"part", part},
 		{"dont_unmap", dont_unmap}, {"errors", errors}, {"arrays", arrays},
+		{"touched_and_moved_away", touched_and_moved_away},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

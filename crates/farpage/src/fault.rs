@@ -16,6 +16,7 @@ use farpage_core::stats::{Counter, Source};
 use crate::cow;
 use crate::engine_stack;
 use crate::errand;
+use crate::gate::Alone;
 use crate::huge;
 use crate::kept;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, mode, page_of};
@@ -58,14 +59,30 @@ pub fn at_address(mm: &Mm, address: u64, thread: Option<u32>) -> Outcome {
 }
 
 fn touched(mm: &Mm, touch: Touch) -> Outcome {
-    let page = touch.page;
     let _inside = mm.gate.shared();
     match mm.mode.load(Ordering::Relaxed) {
-        mode::ACTIVE => {}
+        mode::ACTIVE => bring_in(mm, touch),
         // The activation that it waited for has failed: the kernel's again.
-        mode::OFF => return Outcome::Done,
-        _ => return Outcome::NotManaged,
+        mode::OFF => Outcome::Done,
+        _ => Outcome::NotManaged,
     }
+}
+
+/// [`fault`] and [`pin`] in one, with the gate held alone. The page is resident until [`unpin`], unless it is not managed.
+pub fn pin_alone(mm: &Mm, page: u64, _alone: &Alone) -> Outcome {
+    add_pin(mm, page);
+    while mm.load(page).kind() != Kind::Resident {
+        if bring_in(mm, Touch::of_page(page)) == Outcome::NotManaged {
+            unpin(mm, page);
+            return Outcome::NotManaged;
+        }
+    }
+    Outcome::Done
+}
+
+/// The caller is in the gate.
+fn bring_in(mm: &Mm, touch: Touch) -> Outcome {
+    let page = touch.page;
     let start = sys::now_ns();
     mm.header().watch_limit(start);
     let mut spurious = 0;

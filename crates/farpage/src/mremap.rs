@@ -15,14 +15,14 @@ use crate::advice;
 use crate::commit::{commit, grow, room_for};
 use crate::cow;
 use crate::errand;
-use crate::fault;
+use crate::fault::{self, Outcome};
 use crate::fork;
 use crate::gate::Alone;
 use crate::huge_advice;
 use crate::in_flight;
 use crate::mem::{
-    EINVAL, ENOMEM, are_mapped, discard, discard_mapping, forget, managed_pages, munmap, register, reserve,
-    round_up,
+    EINVAL, ENOMEM, are_mapped, discard, discard_mapping, each_touched, forget, managed_pages, munmap,
+    register, reserve, round_up,
 };
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, mm, mode, page_of};
 use crate::pool::{MANAGED_PAGES, is_managed};
@@ -359,24 +359,29 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
     }
 }
 
-/// A managed mapping moved to an unmanaged address: everything comes in first and is the kernel's from then on.
+/// Moves a managed mapping to an address of the kernel's: all its content is brought in, and stays until the kernel has moved it.
 fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     let active = mm.is_active();
     if active {
-        (lo..hi)
-            .filter(|&page| mm.load(page).kind() != Kind::Untouched)
-            .for_each(|page| {
-                fault::pin(mm, page);
-            });
+        // Most of it while others go on.
+        each_known(mm, lo, hi, |page| fault::fault(mm, page));
     }
     let alone = mm.gate.alone();
     lift_protection(mm, lo, hi);
+    let pinned_to = if active {
+        // Only now it is known what there is: a first touch goes on before the page's word tells of it. Such a page was not looked
+        // after once, left for a frame before we were alone, and its write was lost.
+        each_known(mm, lo, hi, |page| fault::pin_alone(mm, page, &alone))
+    } else {
+        hi
+    };
     let locked = active && residency::any_locked(lo, hi);
-    let result = request.kernel();
+    let result = if pinned_to == hi { request.kernel() } else { ENOMEM };
     if active {
-        (lo..hi)
-            .filter(|&page| mm.load(page).pins() != 0)
-            .for_each(|page| fault::unpin(mm, page));
+        each_known(mm, lo, pinned_to, |page| {
+            fault::unpin(mm, page);
+            Outcome::Done
+        });
     }
     if result >= 0 {
         if locked {
@@ -396,4 +401,16 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
         }
     }
     result
+}
+
+/// Calls `f` with each page of `lo..hi` that is or was touched; the first for which it is not done, or `hi`.
+fn each_known(mm: &Mm, lo: u64, hi: u64, f: impl Fn(u64) -> Outcome) -> u64 {
+    let mut end = hi;
+    each_touched(mm, lo, hi, |from, to| {
+        let known = (from..to.min(end)).filter(|page| mm.load(*page).kind() != Kind::Untouched);
+        if let Some(page) = known.into_iter().find(|page| f(*page) != Outcome::Done) {
+            end = page;
+        }
+    });
+    end
 }
