@@ -4,7 +4,10 @@
 #include "check.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 #define LEN (2 * MIB)
 
@@ -35,8 +38,45 @@ static void child(void *arg)
 	CHECK("the kernel writes in the child", *(unsigned *)arg < 4096);
 }
 
+/* What failed of what was called before any constructor had run, and so before farpage had started in this process. */
+static const char *wrong_before;
+
+/* Libraries lock memory in their constructors, which run before ours (libgcrypt's in ffmpeg, which was ended by it). */
+static void before_all(void)
+{
+	static char block[4 * PAGE] __attribute__((aligned(4096)));
+	unsigned char there[4];
+	char copy = 0;
+	struct iovec from = {block, 1}, to = {&copy, 1};
+	struct msghdr message = {.msg_iov = &from, .msg_iovlen = 1};
+	struct rlimit limit;
+	block[0] = 7;
+#define EARLY(call) (wrong_before = wrong_before || (call) ? wrong_before : #call)
+	EARLY(mlock(block, sizeof block) == 0);
+	EARLY(mlock2(block, sizeof block, 0) == 0);
+	EARLY(mincore(block, sizeof block, there) == 0 && (there[0] & 1));
+	EARLY(munlock(block, sizeof block) == 0);
+	EARLY(mlockall(MCL_CURRENT) == 0 || errno == ENOMEM || errno == EPERM);
+	EARLY(munlockall() == 0);
+	EARLY(process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 && copy == 7);
+	EARLY(syscall(SYS_mincore, block, sizeof block, there) == 0);
+	EARLY(sendmsg(-1, &message, 0) == -1 && errno == EBADF);
+	EARLY(readv(-1, &to, 1) == -1 && errno == EBADF);
+	EARLY(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+	EARLY(madvise(block, sizeof block, MADV_WILLNEED) == 0);
+	void *mapped = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	EARLY(mapped != MAP_FAILED && (mapped = mremap(mapped, LEN, 2 * LEN, MREMAP_MAYMOVE)) != MAP_FAILED);
+	EARLY(munmap(mapped, 2 * LEN) == 0);
+	char *heap = malloc(LEN);
+	EARLY(heap != NULL);
+	free(heap);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const before)(void) = before_all;
+
 int main(int argc, char **argv)
 {
+	CHECK_OK(wrong_before ? wrong_before : "before constructors", wrong_before != NULL);
 	check_init(argv);
 	size_mb = argc > 1 ? strtoul(argv[1], NULL, 10) : 16;
 	char *p = map_anon(3 * LEN);
