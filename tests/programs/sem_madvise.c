@@ -357,6 +357,30 @@ static void by_process(void)
 		close(fd);
 }
 
+/* Locks of twice what the budget has, each of a part that alone would be granted: some are refused, and the rest of memory is usable
+   still. All were granted once, and nothing was left to swap out. */
+static void locked_in_parts(void)
+{
+	size_t part = size_mb * MIB / 16;
+	char *parts[32];
+	int refused = 0;
+	for (size_t i = 0; i < NELEM(parts); i++) {
+		parts[i] = map_anon(part);
+		fill(parts[i], part, 93 + i);
+		if (mlock(parts[i], part) != 0)
+			refused += errno == ENOMEM || errno == EPERM || errno == EAGAIN ? 1 : 1000;
+	}
+	CHECK("refused as beyond a limit", refused < 1000);
+	chill();
+	for (size_t i = 0; i < NELEM(parts); i++) {
+		CHECK_FILL("locked or not", parts[i], part, 93 + i);
+		munmap(parts[i], part);
+	}
+	char *again = map_anon(part);
+	CHECK("what was locked and is gone does not count", mlock(again, part) == 0 || errno != ENOMEM);
+	munmap(again, part);
+}
+
 /* A lock goes with its mapping, and what that grows by is locked too. */
 static void locked_and_moved(size_t len)
 {
@@ -475,7 +499,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"dont_need", dont_need}, {"left_in_calls", left_in_calls}, {"dropped_under_a_call", dropped_under_a_call},
 		{"sealed", sealed}, {"lazy_free", lazy_free},   {"hints", hints}, {"page_out", page_out},
-		{"huge", huge},		  {"guard", guard},	      {"by_process", by_process}, {"lock", lock},
+		{"huge", huge},		  {"guard", guard},	      {"by_process", by_process}, {"lock", lock}, {"locked_in_parts", locked_in_parts},
 		{"in_core", in_core},	  {"sync_memory", sync_memory}, {"lock_all", lock_all},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));

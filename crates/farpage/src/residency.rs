@@ -47,9 +47,17 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
     Some(if done { 0 } else { ENOMEM })
 }
 
-/// Whether so much may be kept in RAM.
+/// Whether pages `lo..hi` may be kept in RAM beside all others that are locked: half the limit at most. (Six locks of a quarter each once
+/// left nothing to swap out.)
 fn may_stay(mm: &Mm, lo: u64, hi: u64) -> bool {
-    (hi - lo) as i64 <= mm.header().limit.load(Ordering::Relaxed) / 2
+    let within = |range: Range| range.end.min(hi).saturating_sub(range.start.max(lo));
+    let others = LOCKED.with(|locked| {
+        locked
+            .iter()
+            .map(|range| range.pages() - within(range))
+            .sum::<u64>()
+    });
+    (others.unwrap_or(0) + hi - lo) as i64 <= mm.header().limit.load(Ordering::Relaxed) / 2
 }
 
 /// Pages `lo..hi` are more of the mapping before them: brought in to stay if its end is.
