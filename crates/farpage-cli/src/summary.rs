@@ -71,11 +71,13 @@ pub fn lines(snapshot: &Snapshot) -> Vec<String> {
         duration(snapshot.elapsed_ns)
     )];
     let all = Latency::of_all(snapshot);
-    if all.count == 0 && count(Counter::Pswpout) == 0 && count(Counter::Zswpout) == 0 {
-        lines.push(if snapshot.peak_tree_bytes <= snapshot.ram_budget_bytes {
-            "it fitted: nothing was swapped out".to_owned()
-        } else {
+    let out = [Counter::Pswpout, Counter::Zswpout, Counter::SwpoutZero].map(count);
+    let is_too_much = snapshot.peak_tree_bytes > snapshot.ram_budget_bytes;
+    if out.iter().sum::<u64>() == 0 && (is_too_much || all.count == 0) {
+        lines.push(if is_too_much {
             "nothing could be swapped out: what was too much is not managed (README, Limits)".to_owned()
+        } else {
+            "it fitted: nothing was swapped out".to_owned()
         });
         lines.extend(alarms(snapshot));
         return lines;

@@ -72,12 +72,17 @@ pub fn activate() {
     if let Err(step) = run_steps(mm) {
         switch_off(mm);
         let code = sys::Num::new(step.1.0 as u64, 10);
+        let by_thread = mm.header().has(flag::THREAD_DELIVERY);
         sys::complain(&[
             "farpage: this process runs without a memory budget: ",
             step.0,
             " failed, errno ",
             code.text(),
-            "; run `farpage doctor` for the fix",
+            if by_thread && step.1 == Errno(libc::EPERM) {
+                "; --delivery thread needs root, or the sysctl vm.unprivileged_userfaultfd, in every process: use --delivery signal"
+            } else {
+                "; run `farpage doctor` for the fix"
+            },
         ]);
     }
 }
