@@ -316,16 +316,13 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         return i64::from(answer);
     }
     let limits = match nr {
-        libc::SYS_prlimit64 => Some((a as i32, b, c, d)),
-        libc::SYS_setrlimit => Some((0, a, b, 0)),
-        libc::SYS_getrlimit => Some((0, a, 0, b)),
+        libc::SYS_prlimit64 => Some(crate::limits::perform(a as i32, b as u32, c, d)),
+        libc::SYS_setrlimit => Some(crate::limits::set(a as u32, b)),
+        libc::SYS_getrlimit => Some(crate::limits::get(a as u32, b)),
         _ => None,
     };
-    if let Some((pid, resource, new, old)) = limits {
-        // SAFETY: the caller's structures.
-        return result(unsafe {
-            crate::limits::perform(pid, resource as u32, new as *const _, old as *mut _)
-        });
+    if let Some(answer) = limits {
+        return result(answer);
     }
     if nr == libc::SYS_mlockall {
         // SAFETY: takes numbers.

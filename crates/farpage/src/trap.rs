@@ -500,12 +500,12 @@ pub fn memory_call(nr: i64, args: [u64; 6]) -> i64 {
 }
 
 /// Copies from the program's memory, faulting it in; false for a bad pointer.
-fn read_user(from: u64, to: u64, len: u64) -> bool {
+pub fn read_user(from: u64, to: u64, len: u64) -> bool {
     transfer_user(from, to, len, libc::SYS_process_vm_readv)
 }
 
 /// Copies to the program's memory, faulting it in; false for a bad pointer.
-fn write_user(to: u64, from: u64, len: u64) -> bool {
+pub fn write_user(to: u64, from: u64, len: u64) -> bool {
     transfer_user(to, from, len, libc::SYS_process_vm_writev)
 }
 
