@@ -14,7 +14,9 @@ const MS: u64 = 1_000_000;
 const PATIENCE_NS: u64 = 200 * MS;
 /// The same where some thread is storing pages: the device may be slow.
 const PATIENCE_STORING_NS: u64 = 5_000 * MS;
-/// The same where the limit could not be reached a moment ago: it is not waited for again by every single fault.
+/// The same where the limit could not be reached a moment ago: it is not waited for again by every single fault. And how long a fault
+/// waits in all where there is no hope of room, though now and then something is given back: exchanging pages one by one keeps to the
+/// limit, but a program that was promised too much once went on at a hundred faults a second so.
 const PATIENCE_OVER_NS: u64 = 2 * MS;
 /// How long that moment is.
 const MOMENT_NS: u64 = 1_000 * MS;
@@ -130,10 +132,11 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
         if done > 0 || seen != before {
             idle_since = now;
         }
-        if done > 0 {
+        let in_vain = header.is_hopeless() && now - start > PATIENCE_OVER_NS && header.excess(pages) > 0;
+        if done > 0 && !in_vain {
             continue;
         }
-        if now - idle_since > patience(mm, now) {
+        if in_vain || now - idle_since > patience(mm, now) {
             header.count(Counter::LimitOverrun, 1);
             OVERRUN_NS.store(now, Ordering::Relaxed);
             OVERRUN_LEFT.store(OVERRUN_BATCH, Ordering::Relaxed);
