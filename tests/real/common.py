@@ -13,6 +13,17 @@ VENV_PYTHON = ROOT / ".venv/bin/python"
 MIB = 1 << 20
 NOBODY = 65534
 
+# What `make test` runs side by side, as run.py's words.
+PARTS = {
+    "semantics": ("--only", "sem_", "--only", "stress-"),
+    "rest": ("--without", "sem_", "--without", "stress-"),
+}
+
+
+def results_of(suite, part):
+    """Where a part of a suite leaves its results."""
+    return BUILD / f"{suite}-{part}.json"
+
 
 class Skip(Exception):
     """This test can't run here; the text says why."""

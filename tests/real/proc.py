@@ -199,8 +199,12 @@ class Leftovers:
         names.update(f"swap area {area}" for area in areas if not names_a_live_process(Path(area).name))
         return names
 
-    def new(self):
-        return sorted(self._look() - self.before)
+    def new(self, patience_s=30):
+        """What came and stays. (Tests run side by side: what another one has about goes away.)"""
+        end = time.monotonic() + patience_s
+        while (new := self._look() - self.before) and time.monotonic() < end:
+            time.sleep(0.5)
+        return sorted(new)
 
 
 def names_a_live_process(name):

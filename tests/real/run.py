@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shutil
 import sys
 import time
 
@@ -131,8 +132,10 @@ def user_skip(suite):
     if suite != "user" or os.geteuid() != 0:
         return None
     limits = Limits(10, as_user=True, use_cgroup=False)
-    with Job(["test", "-x", FARPAGE], limits, fresh_directory("reach", True)) as job:
+    directory = fresh_directory(f"reach-{os.getpid()}", True)
+    with Job(["test", "-x", FARPAGE], limits, directory) as job:
         reached = job.wait() == 0
+    shutil.rmtree(directory)
     return None if reached else Result("user-suite", "SKIP", f"uid {NOBODY} can't reach {FARPAGE}")
 
 
