@@ -59,6 +59,8 @@ THREAD_IN_QUICK = (
     *("stress-32M-8t", "kill-children", "swap-overfull", "libc-helpers", "sem_"),
     *("swapoff-runs", "swapoff-to-ram", "swapoff-shared", "swapoff-device"),
 )
+# But not these, which take longest.
+SIGNAL_IN_QUICK = ("sem_stacks", "sem_wait", "sem_madvise", "sem_bigio", "sem_malloc")
 
 
 # Settings that the soak runs the programs of `make test` with, too, and the scale of their sizes: there are huge pages in budgets
@@ -98,7 +100,8 @@ def planned(suite, deliveries):
     for entry in REGISTRY:
         if suite not in entry.suites:
             continue
-        by_thread = suite == "soak" or len(deliveries) < 2 or entry.name.startswith(THREAD_IN_QUICK)
+        in_quick = entry.name.startswith(THREAD_IN_QUICK) and not entry.name.startswith(SIGNAL_IN_QUICK)
+        by_thread = suite == "soak" or len(deliveries) < 2 or in_quick
         wanted = deliveries if by_thread else deliveries[:1]
         for delivery in wanted if entry.per_delivery else ["auto"]:
             name = entry.name + (f"/{delivery}" if entry.per_delivery else "") + ("/user" if as_user else "")
