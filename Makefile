@@ -43,9 +43,11 @@ demo: deps build ## sort 1.5 GB of NumPy data in a 384 MB budget
 test: deps build kill-build ## unit tests, then real programs at 3 to 5 times their budget (10 to 25 minutes)
 	@JEMALLOC_OVERRIDE=$(JEMALLOC) $(PYTHON) tests/real/all.py
 
-SOAK = FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak
-soak: deps build kill-build programs ## the same programs, larger, and beside them the stress program for an hour
-	@$(SOAK) --only stress- --json build/stress.json & stress=$$!; $(SOAK) --without stress-; rest=$$?; wait $$stress && exit $$rest
+SOAK = FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak --json build/soak
+soak: deps build kill-build programs ## the same programs, larger, and beside them the other tests and the stress program for an hour and more
+	@$(SOAK)-stress.json --only stress- & stress=$$!; $(SOAK)-programs.json --part programs & programs=$$!; \
+	$(SOAK)-tests.json --part tests --without stress-; failed=$$?; \
+	wait $$programs || failed=1; wait $$stress || failed=1; exit $$failed
 
 loom: ## every interleaving of the swap core's shared words, within bounds (half a minute, and the build)
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom $(CARGO) test --release -p farpage-core --lib models

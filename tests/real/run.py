@@ -1,7 +1,7 @@
 """Real programs under farpage, inside a memory cgroup that holds them to their budget.
 
     run.py [--suite quick|soak|user] [--only NAME ...] [--without NAME ...] [--delivery signal|thread|both]
-           [--budget-check] [--list] [--json FILE]
+           [--part programs|tests] [--budget-check] [--list] [--json FILE]
 
 quick: what `make test` runs. soak: larger and longer. user: as an ordinary user (uid 65534 when we are root), who has
 only UFFD_USER_MODE_ONLY. --budget-check: a test whose budget could not be checked counts as skipped.
@@ -83,8 +83,8 @@ def with_settings():
     return plan
 
 
-def planned(suite, deliveries):
-    """(name, function that runs it) of every test of a suite, in order."""
+def programs(suite, deliveries):
+    """(name, function that runs it) of every run of a real program in a suite."""
     as_user = suite == "user"
     plan = []
     for case in real_programs(4 if suite == "soak" else 1):
@@ -95,8 +95,13 @@ def planned(suite, deliveries):
                 continue
             name = f"{case.name}/{delivery}{'/user' if as_user else ''}"
             plan.append((name, lambda case=case, delivery=delivery: run_case(case, delivery, as_user)))
-    if suite == "soak" and "signal" in deliveries:
-        plan += with_settings()
+    return plan + (with_settings() if suite == "soak" and "signal" in deliveries else [])
+
+
+def registered(suite, deliveries):
+    """The same of the tests that are functions."""
+    as_user = suite == "user"
+    plan = []
     for entry in REGISTRY:
         if suite not in entry.suites:
             continue
@@ -107,6 +112,9 @@ def planned(suite, deliveries):
             name = entry.name + (f"/{delivery}" if entry.per_delivery else "") + ("/user" if as_user else "")
             plan.append((name, lambda entry=entry, delivery=delivery: run_test(entry, delivery, suite, as_user)))
     return plan
+
+
+PARTS = {"programs": programs, "tests": registered}
 
 
 def row(result):
@@ -174,6 +182,7 @@ def arguments():
     parser.add_argument("--suite", choices=("quick", "soak", "user"), default="quick")
     parser.add_argument("--only", action="append", default=[], help="tests whose name starts with this")
     parser.add_argument("--without", action="append", default=[], help="not those whose name starts with this")
+    parser.add_argument("--part", choices=PARTS, action="append", help="real programs, or what is more than a run of one")
     parser.add_argument("--delivery", choices=("signal", "thread", "both"))
     parser.add_argument("--budget-check", action="store_true")
     parser.add_argument("--list", action="store_true")
@@ -187,7 +196,7 @@ def main():
     # An ordinary user has no full userfaultfd, so the thread delivery is not tested as one.
     chosen = options.delivery or ("signal" if options.suite == "user" else "both")
     deliveries = ["signal", "thread"] if chosen == "both" else [chosen]
-    plan = planned(options.suite, deliveries)
+    plan = [item for part in options.part or PARTS for item in PARTS[part](options.suite, deliveries)]
     if options.only:
         plan = [item for item in plan if item[0].startswith(tuple(options.only))]
     plan = [item for item in plan if not item[0].startswith(tuple(options.without))]
