@@ -16,8 +16,8 @@ SEMANTICS = (
 ).split()
 AS_USER = ("sem_mmap", "sem_mremap", "sem_fork", "sem_exec", "sem_syscalls", "sem_files", "sem_task", "sem_ipc",
            "sem_descriptors")
-# Budget and data in `make test`, MiB: what makes some tens of thousands of pages leave, and no hundreds of thousands.
-QUICK_SIZES = {
+# Budget and data, MiB: what makes some tens of thousands of pages leave, and no hundreds of thousands.
+SIZES = {
     "sem_malloc": (16, 16),
     "sem_mmap": (16, 16),
     "sem_mremap": (40, 32),
@@ -62,9 +62,8 @@ def semantics(name):
     """The test of one sem_ program: data of 3 to 4 times a small budget, managed from the first byte."""
     def run(context):
         # Up to 50 times all of that goes out to the disk and comes back.
-        budget, mib = (64, 128) if context.soak else QUICK_SIZES[name]
-        timeout_s = 1200 if context.soak else 240
-        got = context.budget_run(budget, [program(name), mib], timeout_s=timeout_s, extra=["--eager"])
+        budget, mib = SIZES[name]
+        got = context.budget_run(budget, [program(name), mib], timeout_s=240, extra=["--eager"])
         check(got.code == 0, failures(got))
         check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
