@@ -35,9 +35,8 @@ import swapoff_test
 
 KILL_FARPAGE = ROOT / "target/kill/kill/farpage"
 SOURCE = ROOT / "crates/farpage-core/src/kill.rs"
-# Points armed in one tree.
+# Points armed in one tree; in the soak fewer, so that each still kills.
 TOGETHER = 15
-# The same of points that are passed often, so that each still kills: in the soak.
 FEW = 4
 # How often what nobody passed is tried again.
 AGAIN = 3
@@ -152,7 +151,7 @@ def kill_points(context):
     """A process dies at each point; the rest goes on and the pool is sound afterwards."""
     check(os.access(KILL_FARPAGE, os.X_OK), f"{KILL_FARPAGE} is missing: make kill-build")
     names = [name for name in points() if not is_of_supervisor(name)]
-    together = 1 if context.soak else TOGETHER
+    together = FEW if context.soak else TOGETHER
     if not kernel_gives():
         names = [name for name in names if not is_huge(name)]
     others = [name for name in names if not is_huge(name) and not of_areas(name)]
