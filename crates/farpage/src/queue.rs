@@ -2,7 +2,8 @@
 //!
 //! A window of 64 pages is queued when one of its pages becomes resident. Pages that arrive while it waits give it a
 //! reference: at the queue's head it is then sent to the end once instead of being evicted. Nothing else is known of use
-//! (a page that is there faults no more), so the age of a load stands for it; the swap cache is the second filter.
+//! (a page that is there faults no more), so the age of a load stands for it; the swap cache is the second filter. Where that
+//! thrashes, windows stay for another turn by chance ([`Retention`], decision 0033).
 //!
 //! The ring has room for a window per four pages of the budget. What finds no room there (memory touched here and there)
 //! is found by the clock hand of `reclaim`, which sweeps over everything when the queue is empty.
@@ -10,7 +11,10 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use farpage_core::reclaim_policy::Retention;
+
 use crate::gate::Spin;
+use crate::mm::CHUNK_PAGES;
 use crate::pool::MANAGED_PAGES;
 use crate::sys::{self, Errno};
 
@@ -19,11 +23,37 @@ pub const WINDOW: u64 = 64;
 const WINDOWS: u64 = MANAGED_PAGES / WINDOW;
 const QUEUED: u8 = 1;
 const REFERENCED: u8 = 2;
+/// Above these two bits: the stamp of the window's last eviction, or [`TAKEN_BACK`].
+const STAMP_SHIFT: u32 = 2;
+const TAKEN_BACK: u8 = 63;
 const RING_MIN: u64 = 1024;
 
 struct Ends {
     head: u64,
     len: u64,
+    retention: Retention,
+}
+
+/// Pages of a window that were loaded, and the stamp of its last eviction.
+struct Load {
+    stamp: u8,
+    pages: u32,
+}
+
+impl Load {
+    fn new(flags: u8, pages: u32) -> Load {
+        Load {
+            stamp: flags >> STAMP_SHIFT,
+            pages,
+        }
+    }
+}
+
+/// The windows of pages `page..page + count`, and how many of each.
+fn windows_of(page: u64, count: u64) -> impl Iterator<Item = (u64, u32)> {
+    let end = page + count;
+    let pages = move |window: u64| end.min((window + 1) * WINDOW) - page.max(window * WINDOW);
+    (page / WINDOW..end.div_ceil(WINDOW)).map(move |window| (window, pages(window) as u32))
 }
 
 /// The queue of one process.
@@ -48,7 +78,11 @@ impl Queue {
             flags: AtomicU64::new(0),
             ring: AtomicU64::new(0),
             room: AtomicU64::new(0),
-            ends: Spin::new(Ends { head: 0, len: 0 }),
+            ends: Spin::new(Ends {
+                head: 0,
+                len: 0,
+                retention: Retention::new(),
+            }),
         }
     }
 
@@ -64,44 +98,70 @@ impl Queue {
     /// Pages `page..page + count` became resident.
     #[inline]
     pub fn loaded(&self, page: u64, count: u64) {
-        for window in page / WINDOW..(page + count).div_ceil(WINDOW) {
+        for (window, pages) in windows_of(page, count) {
             let flags = self.flags_of(window);
             let seen = flags.load(Ordering::Relaxed);
-            if seen == QUEUED | REFERENCED {
-                continue;
+            if seen & QUEUED == 0 {
+                self.enqueue_loaded(window, Some(Load::new(seen, pages)));
+            } else if seen & REFERENCED == 0 {
+                flags.fetch_or(REFERENCED, Ordering::Relaxed);
             }
-            let add = if seen & QUEUED == 0 { QUEUED } else { REFERENCED };
-            if add == QUEUED {
-                self.enqueue(window);
-            } else {
-                flags.fetch_or(add, Ordering::Relaxed);
+        }
+    }
+
+    /// Pages `page..page + count` have been read together and will be told as loaded, however few at a time.
+    pub fn arriving(&self, page: u64, count: u64) {
+        for (window, pages) in windows_of(page, count) {
+            if Retention::is_run(pages) {
+                let seen = self.flags_of(window).load(Ordering::Relaxed);
+                self.ends.lock().note(&Load::new(seen, pages));
             }
+        }
+    }
+
+    /// What will be told as loaded next of this page's window is taken back from the swap cache.
+    #[inline]
+    pub fn taken_back(&self, page: u64) {
+        let flags = self.flags_of(page / WINDOW);
+        let seen = flags.load(Ordering::Relaxed);
+        if seen & QUEUED == 0 {
+            let marked = TAKEN_BACK << STAMP_SHIFT;
+            let _ = flags.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     /// Puts a window at the end, unless it is queued already or there is no room.
     pub fn enqueue(&self, window: u64) {
+        self.enqueue_loaded(window, None);
+    }
+
+    /// The same, and what was loaded of it.
+    fn enqueue_loaded(&self, window: u64, load: Option<Load>) {
         let flags = self.flags_of(window);
         if flags.fetch_or(QUEUED, Ordering::AcqRel) & QUEUED != 0 {
             return;
         }
-        if !self.push(window) {
+        if !self.push(window, load) {
             flags.fetch_and(!QUEUED, Ordering::Release);
         }
     }
 
-    /// Takes the window that was loaded longest ago and not referenced since; `None`: the queue is empty, or all of it was
-    /// referenced (and is not now).
+    /// Takes the window that was loaded longest ago and not referenced since, and is not to stay; `None`: the queue is empty, or all of
+    /// it was referenced (and is not now).
     pub fn dequeue(&self) -> Option<u64> {
-        for _ in 0..=self.len() {
-            let window = self.pop()?;
+        let len = self.len();
+        for nth in 0..=len {
+            let (window, stays) = self.pop()?;
             let flags = self.flags_of(window);
-            if flags.load(Ordering::Relaxed) & REFERENCED == 0 {
-                flags.store(0, Ordering::Release);
+            let referenced = flags.load(Ordering::Relaxed) & REFERENCED != 0;
+            let goes_round = referenced || (stays && nth < len / 2);
+            if !goes_round {
+                let stamp = self.ends.lock().evicted();
+                flags.store(stamp << STAMP_SHIFT, Ordering::Release);
                 return Some(window);
             }
-            flags.store(QUEUED, Ordering::Release);
-            if !self.push(window) {
+            flags.fetch_and(!REFERENCED, Ordering::Release);
+            if !self.push(window, None) {
                 flags.store(0, Ordering::Release);
             }
         }
@@ -127,9 +187,13 @@ impl Queue {
         self.len() == 0
     }
 
-    fn push(&self, window: u64) -> bool {
+    /// Puts a window at the end, of which so much was loaded.
+    fn push(&self, window: u64, load: Option<Load>) -> bool {
         let room = self.room.load(Ordering::Relaxed);
         let mut ends = self.ends.lock();
+        if let Some(load) = load {
+            ends.note(&load);
+        }
         if ends.len >= room {
             return false;
         }
@@ -139,13 +203,31 @@ impl Queue {
         true
     }
 
-    fn pop(&self) -> Option<u64> {
+    /// Takes the head, and says whether it is to stay.
+    fn pop(&self) -> Option<(u64, bool)> {
         let room = self.room.load(Ordering::Relaxed);
         let mut ends = self.ends.lock();
+        let len = ends.len as u32;
         ends.len = ends.len.checked_sub(1)?;
-        let window = self.entry(ends.head).load(Ordering::Relaxed);
+        let window = u64::from(self.entry(ends.head).load(Ordering::Relaxed));
         ends.head = (ends.head + 1) & (room - 1);
-        Some(u64::from(window))
+        let stays = ends.retention.stays(window / (CHUNK_PAGES / WINDOW), len);
+        Some((window, stays))
+    }
+}
+
+impl Ends {
+    fn note(&mut self, load: &Load) {
+        let len = self.len as u32;
+        if load.stamp != TAKEN_BACK {
+            self.retention.loaded(load.stamp, load.pages, len);
+        }
+    }
+
+    /// One of the windows that wait, or of those taken a moment ago, is evicted; its stamp.
+    fn evicted(&mut self) -> u8 {
+        let len = self.len as u32 + 1;
+        self.retention.evicted(len)
     }
 }
 
@@ -236,6 +318,41 @@ mod tests {
         let last = std::iter::from_fn(|| queue.dequeue()).last();
         assert_eq!(last, Some(RING_MIN + 2));
     }
+
+    /// Goes round in windows with room for 200 of them; how many loads of the last ten rounds, and whether each is taken back.
+    fn loads_going_round(windows: u64, back: bool) -> usize {
+        const ROUNDS: u64 = 50;
+        let queue = queue(0);
+        let mut there = vec![false; windows as usize];
+        let mut loads = 0;
+        for at in 0..ROUNDS * windows {
+            let window = at % windows;
+            if std::mem::replace(&mut there[window as usize], true) {
+                continue;
+            }
+            loads += usize::from(at >= (ROUNDS - 10) * windows);
+            if queue.len() == 200 {
+                there[queue.dequeue().unwrap() as usize] = false;
+            }
+            if back {
+                queue.taken_back(window * WINDOW);
+            }
+            queue.loaded(window * WINDOW, 64);
+        }
+        loads
+    }
+
+    #[test]
+    fn going_round_in_a_little_too_much_loads_little() {
+        assert!(loads_going_round(240, false) < 10 * 240 * 6 / 10);
+        assert_eq!(
+            loads_going_round(800, false),
+            10 * 800,
+            "much too much: the oldest leave"
+        );
+        assert_eq!(loads_going_round(240, true), 10 * 240, "the swap cache has them");
+    }
+
     const UNITS: u64 = 40;
 
     #[derive(Debug, Clone)]

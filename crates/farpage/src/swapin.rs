@@ -338,6 +338,7 @@ impl<'a> Batch<'a> {
         let Some(first) = places.clone().next() else {
             return;
         };
+        mm.queue.arriving(self.pages[first], places.len() as u64);
         let wants = kept::wants(mm, self.pages[first]);
         let mut kept = [0; SPAN];
         // The words are changed here: see puts::leave.

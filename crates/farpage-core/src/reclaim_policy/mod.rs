@@ -9,6 +9,7 @@
 //! | policy | after | what it keeps |
 //! |---|---|---|
 //! | [`SwapCache`] | the kernel's inactive list, in the engine's way | what another policy gives up: a sixteenth waits outside, and a touch there is a second chance |
+//! | [`Fifo`] | a FIFO, and random replacement where that thrashes | [`Retention`]: three of four for another turn, while most of what is loaded left a moment ago |
 //! | [`Clock`] | Corbato 1968 | a ring with a bit per unit |
 //! | [`Sieve`] | Zhang et al., NSDI 2024 | a FIFO whose hand passes over touched units and leaves them where they are |
 //! | [`S3Fifo`] | Yang et al., SOSP 2023 | a small FIFO for the new, a main one for what was touched twice or came back soon |
@@ -26,6 +27,7 @@
 mod clock;
 mod links;
 mod lru_gen;
+mod retention;
 mod s3fifo;
 mod sieve;
 mod swap_cache;
@@ -33,6 +35,7 @@ mod swap_cache;
 pub use clock::Clock;
 pub use links::Node;
 pub use lru_gen::LruGen;
+pub use retention::{Fifo, Retention};
 pub use s3fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use swap_cache::SwapCache;

@@ -1,5 +1,5 @@
 //! What a user-space engine can do: what another policy gives up waits in the swap cache first, where a touch is seen because
-//! it faults. Nothing is asked of the hardware. Around [`super::Clock`], which is a FIFO if it hears of no touches, this is the engine's policy.
+//! it faults. Nothing is asked of the hardware. Around [`super::Fifo`] this is the engine's policy.
 
 use super::ReclaimPolicy;
 use super::links::{Links, Node};

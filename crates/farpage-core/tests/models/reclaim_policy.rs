@@ -1,6 +1,8 @@
 //! Each policy beside a naive one: lists that are searched from end to end.
 
-use farpage_core::reclaim_policy::{Clock, LruGen, Node, ReclaimPolicy, S3Fifo, Shadows, Sieve, SwapCache};
+use farpage_core::reclaim_policy::{
+    Clock, Fifo, LruGen, Node, ReclaimPolicy, S3Fifo, Shadows, Sieve, SwapCache,
+};
 
 use super::Input;
 
@@ -133,6 +135,12 @@ fn check(mut policy: impl ReclaimPolicy, rules: &Rules, mut model: Model, events
     );
 }
 
+const FIFO: Rules = Rules {
+    load: to_front,
+    touch: |_, _| false,
+    victim: |model| model.pop(0).map(|unit| unit.unit),
+};
+
 const CLOCK: Rules = Rules {
     load: to_front,
     touch: mark,
@@ -250,6 +258,8 @@ fn two_generations() -> Model {
 pub fn follow(events: &[Event]) {
     const NEW: [Node; UNITS as usize] = [Node::NEW; UNITS as usize];
     check(Clock::new(&mut { NEW }), &CLOCK, Model::default(), events);
+    // So few units never stay: `reclaim_policy::tests` has what do.
+    check(Fifo::new(&mut { NEW }), &FIFO, Model::default(), events);
     check(Sieve::new(&mut { NEW }), &SIEVE, Model::default(), events);
     check(S3Fifo::new(&mut { NEW }), &S3FIFO, Model::default(), events);
     check(LruGen::new(&mut { NEW }), &LRU_GEN, two_generations(), events);

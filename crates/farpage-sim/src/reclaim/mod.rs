@@ -13,7 +13,9 @@ pub mod report;
 use std::collections::HashMap;
 use std::time::Instant;
 
-use farpage_core::reclaim_policy::{Clock, LruGen, Node, ReclaimPolicy, S3Fifo, Shadows, Sieve, SwapCache};
+use farpage_core::reclaim_policy::{
+    Clock, Fifo, LruGen, Node, ReclaimPolicy, S3Fifo, Shadows, Sieve, SwapCache,
+};
 
 /// The first bytes of a trace file.
 pub const MAGIC: &[u8; 8] = b"FPTRACE1";
@@ -66,7 +68,9 @@ impl Trace {
 /// A policy by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The engine's: a FIFO, and the swap cache.
+    /// The engine's: a FIFO with retention, and the swap cache.
+    Retaining,
+    /// A plain FIFO, and the swap cache.
     SwapCache,
     /// S3-FIFO, which goes by shadows then, and the swap cache.
     S3Cache,
@@ -82,7 +86,8 @@ pub enum Kind {
 
 impl Kind {
     /// In the order of the table.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
+        Self::Retaining,
         Self::SwapCache,
         Self::S3Cache,
         Self::Clock,
@@ -95,6 +100,7 @@ impl Kind {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Retaining => "retaining+cache",
             Self::SwapCache => "fifo+cache",
             Self::S3Cache => "s3+cache",
             Self::Clock => "clock",
@@ -106,11 +112,12 @@ impl Kind {
 
     /// Whether touches of units in RAM make no difference to it.
     const fn is_blind(self) -> bool {
-        matches!(self, Self::SwapCache | Self::S3Cache)
+        matches!(self, Self::Retaining | Self::SwapCache | Self::S3Cache)
     }
 
     fn policy<'a>(self, nodes: &'a mut [Node], waiting: &'a mut [Node]) -> Box<dyn ReclaimPolicy + 'a> {
         match self {
+            Self::Retaining => Box::new(SwapCache::new(Fifo::new(nodes), waiting)),
             Self::SwapCache => Box::new(SwapCache::new(Clock::new(nodes), waiting)),
             Self::S3Cache => Box::new(SwapCache::new(S3Fifo::new(nodes), waiting)),
             Self::Clock => Box::new(Clock::new(nodes)),

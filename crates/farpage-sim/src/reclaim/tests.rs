@@ -87,6 +87,12 @@ fn what_is_touched_often_stays_only_if_touches_are_seen() {
     );
     let engine = replay(&trace, Kind::SwapCache, 10, false);
     assert!(engine.soft > 0 && engine.misses < misses(Kind::Clock, false));
+    let retaining = replay(&trace, Kind::Retaining, 10, false);
+    assert_eq!(
+        (retaining.misses, retaining.soft),
+        (engine.misses, engine.soft),
+        "it goes on"
+    );
 }
 
 #[test]
