@@ -69,10 +69,17 @@ const REASONS: &[Reason] = &[
         "writes in smaller pieces while faults wait for reads",
     ),
     reason(
-        ["stride", ""],
+        ["stride", "file"],
         &["column_to_forward"],
-        "a column is single pages 32 KiB apart, read one by one where the forward scan has large reads",
-        "more of a column's reads in flight together",
+        "a column is single pages 32 KiB apart, of which the disk by itself gives a third to a half of what it gives of large reads (see the \
+         notes above)",
+        "pages written in the order of the walk, where they change",
+    ),
+    reason(
+        ["stride", "compressed"],
+        &["column_to_forward"],
+        "each page of a column is moved out and put in by a call of its own, where the forward scan has 32 and more in one",
+        "several pages of a column in one call: the kernel has none",
     ),
     reason(
         ["mixed", ""],
