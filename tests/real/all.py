@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-from common import BUILD, PARTS, ROOT, results_of
+from common import BUILD, HALVES, ROOT, results_of
 
 UNIT_JSON = BUILD / "unit.json"
 
@@ -31,17 +31,17 @@ def unit_tests():
 
 
 def suite(name):
-    """Runs both parts of a suite side by side (most tests wait for disks and timers half of the time) and counts verdicts. A part
+    """Runs both halves of a suite side by side (most tests wait for disks and timers half of the time) and counts verdicts. A half
     that crashes counts as one failure."""
-    parts = []
-    for part, words in PARTS.items():
-        path = results_of(name, part)
+    halves = []
+    for half, words in HALVES.items():
+        path = results_of(name, half)
         path.unlink(missing_ok=True)
         command = [sys.executable, ROOT / "tests/real/run.py", "--suite", name, "--json", path, *words]
-        parts.append((path, subprocess.Popen(command, cwd=ROOT)))
+        halves.append((path, subprocess.Popen(command, cwd=ROOT)))
     verdicts = []
-    for path, part in parts:
-        part.wait()
+    for path, run in halves:
+        run.wait()
         try:
             verdicts += [result["verdict"] for result in json.loads(path.read_text())["results"]]
         except (OSError, ValueError):

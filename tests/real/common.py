@@ -15,15 +15,15 @@ NOBODY = 65534
 
 # What `make test` runs side by side, as run.py's words: halves that take as long as each other.
 FIRST = ("sem_", "kill-", "bench-")
-PARTS = {
+HALVES = {
     "first": tuple(word for name in FIRST for word in ("--only", name)),
     "second": tuple(word for name in FIRST for word in ("--without", name)),
 }
 
 
-def results_of(suite, part):
-    """Where a part of a suite leaves its results."""
-    return BUILD / f"{suite}-{part}.json"
+def results_of(suite, half):
+    """Where half of a suite leaves its results."""
+    return BUILD / f"{suite}-{half}.json"
 
 
 class Skip(Exception):

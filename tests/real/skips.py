@@ -4,15 +4,15 @@ import itertools
 import json
 import sys
 
-from common import BUILD, PARTS, ROOT, results_of
+from common import BUILD, HALVES, ROOT, results_of
 
 
 def main():
     lines = (ROOT / "tests/real/expected-skips.txt").read_text().splitlines()
     expected = {line.split("#")[0].strip() for line in lines} - {""}
     skipped = list(json.loads((BUILD / "unit.json").read_text())["skipped"])
-    for suite, part in itertools.product(("quick", "user"), PARTS):
-        results = json.loads(results_of(suite, part).read_text())["results"]
+    for suite, half in itertools.product(("quick", "user"), HALVES):
+        results = json.loads(results_of(suite, half).read_text())["results"]
         skipped += [result["name"] for result in results if result["verdict"] == "SKIP"]
     surprising = sorted(set(skipped) - expected)
     for name in surprising:

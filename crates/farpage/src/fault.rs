@@ -250,7 +250,7 @@ fn from_frame(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
         return Some(Err(outcome));
     }
     kill_point!("frame-copied");
-    mm.queue.taken_back(page);
+    mm.queue.taken_back(page, 1);
     mm.count_resident(page, 1);
     kept::taken_back(
         mm,

@@ -29,7 +29,6 @@ use crate::mm::{CHUNK_PAGES, Mm, RESIDENT_MASK, TOUCHED, address};
 use crate::pool::MANAGED_PAGES;
 use crate::prefetch;
 use crate::puts::put_all;
-use crate::queue::WINDOW;
 use crate::reclaim::{self, FIRST_PLACE};
 use crate::request::{Request, Taken};
 use crate::tiers;
@@ -186,8 +185,7 @@ fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
     };
     kill_point!("huge-back-moved");
     if arrived > 0 {
-        let windows = (chunk..chunk + CHUNK_PAGES).step_by(WINDOW as usize);
-        windows.for_each(|page| mm.queue.taken_back(page));
+        mm.queue.taken_back(chunk, CHUNK_PAGES);
         mm.note_resident(chunk, arrived as i64);
         mm.entry().frames.fetch_sub(arrived as i64, Ordering::Relaxed);
         let young = PageState::resident().with_young(ahead.is_none());

@@ -119,14 +119,16 @@ impl Queue {
         }
     }
 
-    /// What will be told as loaded next of this page's window is taken back from the swap cache.
+    /// Pages `page..page + count`, which will be told as loaded next, are taken back from the swap cache.
     #[inline]
-    pub fn taken_back(&self, page: u64) {
-        let flags = self.flags_of(page / WINDOW);
-        let seen = flags.load(Ordering::Relaxed);
-        if seen & QUEUED == 0 {
-            let marked = TAKEN_BACK << STAMP_SHIFT;
-            let _ = flags.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed);
+    pub fn taken_back(&self, page: u64, count: u64) {
+        for (window, _) in windows_of(page, count) {
+            let flags = self.flags_of(window);
+            let seen = flags.load(Ordering::Relaxed);
+            if seen & QUEUED == 0 {
+                let marked = TAKEN_BACK << STAMP_SHIFT;
+                let _ = flags.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed);
+            }
         }
     }
 
@@ -335,7 +337,7 @@ mod tests {
                 there[queue.dequeue().unwrap() as usize] = false;
             }
             if back {
-                queue.taken_back(window * WINDOW);
+                queue.taken_back(window * WINDOW, WINDOW);
             }
             queue.loaded(window * WINDOW, 64);
         }

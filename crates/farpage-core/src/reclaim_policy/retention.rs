@@ -6,9 +6,10 @@
 //! the program moves on and the oldest really is what it needs no more.
 //!
 //! The refault distances tell the two apart (`mm/workingset.c` has the idea): of a program that moves on, or needs many times its memory,
-//! few loads are of units that left within the last three quarters of a turnover; of one that goes round in a little too much, most are. While that holds for
-//! more than two thirds of what is loaded, and makes up half of what leaves, units stay. A turnover is as many evictions as units are resident. Only what comes in runs counts as near: touches at
-//! random come back as soon, gain nothing, and evict units that have hardly filled again.
+//! few loads are of units that left within the last three quarters of a turnover; of one that goes round in a little too much, most are.
+//! While that holds for more than two thirds of what is loaded, and makes up half of what leaves, units stay. A turnover is as many
+//! evictions as units are resident. Only what comes in runs counts as near: touches at random come back as soon, gain nothing, and evict
+//! units that have hardly filled again.
 
 use super::ReclaimPolicy;
 use super::links::{Links, Node};
@@ -163,16 +164,17 @@ impl ReclaimPolicy for Fifo<'_> {
 
     fn victim(&mut self) -> Option<u32> {
         let resident = self.links.all();
-        for nth in 0.. {
+        let mut may_stay = resident / 2;
+        loop {
             let (unit, _) = self.links.pop(0)?;
             self.scanned += 1;
-            if !self.retention.stays(unit.into(), resident) || nth >= resident / 2 {
+            if !self.retention.stays(unit.into(), resident) || may_stay == 0 {
                 self.retention.evicted(resident);
                 return Some(unit);
             }
+            may_stay -= 1;
             self.links.push(0, unit, 0);
         }
-        None
     }
 
     fn gone(&mut self, unit: u32) {
