@@ -8,7 +8,7 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_core::slots::Request;
+use farpage_core::slots::{Request, Tally};
 use farpage_core::swap_table::Backing;
 use farpage_sim::contention::baseline::{Map, Tree};
 use farpage_sim::contention::memory::Memory;
@@ -37,17 +37,21 @@ pub enum Operation {
     AddDelete,
     /// A child gets a reference to a slot of its parent's, and gives it up.
     Fork,
+    /// Pages come back, one by one from anywhere on the device, and as many leave together: all that the two do to slots and words.
+    /// Slots are given back to clusters from which other CPUs allocate.
+    InOut,
 }
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::AllocateFree,
         Self::AllocateFreeGrouped,
         Self::AllocateFreeEmpty,
         Self::LookUp,
         Self::AddDelete,
         Self::Fork,
+        Self::InOut,
     ];
 
     /// The stable name.
@@ -60,6 +64,7 @@ impl Operation {
             Self::LookUp => "look-up",
             Self::AddDelete => "add+delete",
             Self::Fork => "fork of a table",
+            Self::InOut => "in+out, anywhere",
         }
     }
 }
@@ -128,10 +133,35 @@ fn share(kept: &[u32], me: usize) -> &[u32] {
     &kept[me * each..(me + 1) * each]
 }
 
+/// What each thread's pages have, from anywhere on the device.
+fn scattered(kept: &[u32]) -> Vec<Mutex<Vec<u32>>> {
+    let mut rng = Rng::new(2);
+    let mut all = kept.to_vec();
+    (1..all.len()).for_each(|at| all.swap(at, rng.below(at + 1)));
+    (0..THREADS)
+        .map(|me| Mutex::new(share(&all, me).to_vec()))
+        .collect()
+}
+
+/// Each slot of a thread's in turn is given up by `gone`, and after so many as make a batch `taken` has as many new ones for them.
+fn exchange(own: &Mutex<Vec<u32>>, times: usize, gone: impl Fn(u32), mut taken: impl FnMut(&mut [u32])) {
+    let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut left = times;
+    while left > 0 {
+        for batch in own.chunks_mut(BATCH) {
+            let now = batch.len().min(left);
+            batch[..now].iter().for_each(|&slot| gone(slot));
+            taken(&mut batch[..now]);
+            left -= now;
+        }
+    }
+}
+
 /// The allocator and the table of `farpage-core`.
 struct Ours {
     memory: Memory,
     kept: Vec<u32>,
+    scattered: Vec<Mutex<Vec<u32>>>,
     tally: Mutex<[u64; 2]>,
 }
 
@@ -158,6 +188,7 @@ impl Ours {
         }
         Self {
             memory,
+            scattered: scattered(&kept),
             kept,
             tally: Mutex::default(),
         }
@@ -187,7 +218,32 @@ impl Ours {
                 filled = 0;
             }
         }
-        let tally = slots.take_tally();
+        self.count(slots.take_tally());
+    }
+
+    /// One reference, one slot, one lock for each page that comes; runs for those that leave.
+    fn in_and_out(&self, me: usize, times: usize) {
+        let (slots, table, owner) = (self.memory.slots(), self.memory.table(), me as u16 + 1);
+        let gone = |slot| {
+            table.put(slot, owner).expect("backed");
+            slots.release(&[slot], owner).expect("ours");
+        };
+        let taken = |batch: &mut [u32]| {
+            let mut filled = 0;
+            while filled < batch.len() {
+                let run = slots.alloc(&request(me, batch.len() - filled)).expect("room");
+                for slot in run.first..run.first + run.count as u32 {
+                    table.publish(slot, Backing::Device { crc: slot }).expect("busy");
+                    batch[filled] = slot;
+                    filled += 1;
+                }
+            }
+        };
+        exchange(&self.scattered[me], times, gone, taken);
+        self.count(slots.take_tally());
+    }
+
+    fn count(&self, tally: Tally) {
         let mut all = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
         *all = [all[0] + tally.locks, all[1] + tally.missed];
     }
@@ -223,6 +279,7 @@ impl Side for Ours {
                 table.dup(slot).expect("backed");
                 table.put(slot, owner).expect("backed");
             }),
+            Operation::InOut => self.in_and_out(me, times),
         }
     }
 
@@ -237,6 +294,7 @@ struct Replaced {
     map: Mutex<Map>,
     tree: Mutex<Tree>,
     kept: Vec<u32>,
+    scattered: Vec<Mutex<Vec<u32>>>,
 }
 
 impl Replaced {
@@ -253,6 +311,7 @@ impl Replaced {
         Self {
             map: Mutex::new(map),
             tree: Mutex::new(tree),
+            scattered: scattered(&kept),
             kept,
         }
     }
@@ -299,6 +358,25 @@ impl Side for Replaced {
                 assert!(self.map(|map| map.up(slot)), "taken");
                 assert!(self.map(|map| map.down(slot)), "taken");
             }),
+            Operation::InOut => exchange(
+                &self.scattered[me],
+                times,
+                // The page's count and the swap cache's.
+                |slot| {
+                    self.tree(|tree| tree.remove(&slot));
+                    assert!(self.map(|map| map.down(slot) && map.down(slot)), "taken");
+                },
+                |batch| {
+                    self.map(|map| {
+                        batch.fill_with(|| {
+                            let slot = map.alloc().expect("room");
+                            assert!(map.up(slot), "taken");
+                            slot
+                        });
+                    });
+                    self.tree(|tree| tree.extend(batch.iter().map(|&slot| (slot, u64::from(slot)))));
+                },
+            ),
         }
     }
 }

@@ -24,6 +24,7 @@ OPERATIONS = (
     "look-up",
     "add+delete",
     "fork of a table",
+    "in+out, anywhere",
 )
 SIDES = ("farpage", "baseline")
 THREADS = (1, 2, 4, 8, 16)

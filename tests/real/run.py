@@ -17,6 +17,7 @@ import sys
 import time
 
 import bench_test  # noqa: F401 (registers its tests)
+import books_test  # noqa: F401
 import checks  # noqa: F401
 import daemon_test  # noqa: F401
 import damaged_pool_test  # noqa: F401

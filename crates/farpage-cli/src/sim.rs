@@ -88,7 +88,7 @@ const RECLAIM_EXAMPLES: &str = "\
 Examples:
   make traces                                    records the programs, as root (build/traces)
   farpage sim reclaim build/traces/*.trace
-  farpage sim reclaim build/traces/perl.trace --pages-per-unit 1 --parts 2,8 --json
+  farpage sim reclaim build/traces/perl.trace --pages-per-unit 1 --parts 1.25,8 --json
 
 A trace is `FPTRACE1`, then little-endian 32-bit page numbers in the order of their touches.";
 
@@ -103,14 +103,26 @@ pub struct ReclaimArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub pages_per_unit: u32,
 
-    /// Budgets, as parts of the working set
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "2,3,5")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub parts: Vec<u32>,
+    /// Budgets: the working set divided by each of these, 1 or more
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1.1,1.5,2,3,5"
+    )]
+    #[arg(value_parser = divisor)]
+    pub parts: Vec<f64>,
 
     /// As JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn divisor(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(divisor) if (1.0..=1e6).contains(&divisor) => Ok(divisor),
+        _ => Err("not a number from 1 to 1000000".into()),
+    }
 }
 
 fn failed(text: impl std::fmt::Display) -> Failure {
@@ -194,9 +206,12 @@ mod tests {
             (vec![1, 96], vec![4], 300)
         );
         assert!(parse(&["--costs", "guessed"]).is_err());
-        assert!(
-            Cli::try_parse_from(["farpage", "sim", "reclaim"]).is_err(),
-            "no trace"
-        );
+        let reclaim = |words: &[&str]| {
+            let words = ["farpage", "sim", "reclaim"].iter().chain(words);
+            Cli::try_parse_from(words).is_ok()
+        };
+        assert!(!reclaim(&[]), "no trace");
+        assert!(reclaim(&["a.trace", "--parts", "1,1.25,8"]));
+        assert!(!reclaim(&["a.trace", "--parts", "0.9"]) && !reclaim(&["a.trace", "--parts", "nan"]));
     }
 }

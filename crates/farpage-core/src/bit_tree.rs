@@ -58,6 +58,7 @@ impl<'a> BitTree<'a> {
             if let Some(word) = level.get(at / BITS) {
                 word.fetch_or(1 << (at % BITS), Ordering::AcqRel);
             }
+            kill_point!("list-entered");
             at /= BITS;
         }
     }

@@ -26,6 +26,7 @@ fn any_backing() -> impl Strategy<Value = Backing> {
     prop_oneof![
         (0..1u64 << 40).prop_map(|handle| Backing::Compressed(Handle(handle))),
         any::<u32>().prop_map(|crc| Backing::Device { crc }),
+        any::<u32>().prop_map(|to| Backing::Moved { to }),
     ]
 }
 

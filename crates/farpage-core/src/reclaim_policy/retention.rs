@@ -88,7 +88,8 @@ impl Retention {
         parts >= RUN
     }
 
-    fn came(&mut self, near: bool, parts: u32, resident: u32) {
+    /// The same by who keeps no stamps: whether the load was of a run that left within three quarters of a turnover.
+    pub fn came(&mut self, near: bool, parts: u32, resident: u32) {
         self.loads += parts;
         self.near += if near { parts } else { 0 };
         self.forget(resident);
@@ -149,8 +150,8 @@ impl<'a> Fifo<'a> {
 impl ReclaimPolicy for Fifo<'_> {
     fn loaded(&mut self, unit: u32, refault: Option<u32>) {
         let resident = self.links.all();
-        // What is taken back from the swap cache was not loaded.
-        if refault != Some(0) {
+        // What is resident was not loaded, nor what is taken back from the swap cache.
+        if self.links.list_of(unit).is_none() && refault != Some(0) {
             let near =
                 refault.is_some_and(|distance| u64::from(distance) * STEPS <= u64::from(resident) * NEAR);
             self.retention.came(near, WHOLE, resident);

@@ -193,7 +193,7 @@ pub struct Row {
     /// Its units.
     pub distinct: u32,
     /// The budget is the working set divided by this.
-    pub part: u32,
+    pub part: f64,
     /// Units that fit in it.
     pub capacity: u32,
     /// Misses of the best possible.
@@ -204,9 +204,9 @@ pub struct Row {
 
 /// Replays a trace with every policy for every budget.
 #[must_use]
-pub fn rows(trace: &Trace, parts: &[u32]) -> Vec<Row> {
-    let row = |part: u32| {
-        let capacity = (trace.distinct / part.max(1)).max(1);
+pub fn rows(trace: &Trace, parts: &[f64]) -> Vec<Row> {
+    let row = |part: f64| {
+        let capacity = ((f64::from(trace.distinct) / part.max(1.0)) as u32).max(1);
         let both = |kind| {
             (
                 kind,

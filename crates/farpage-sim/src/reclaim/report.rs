@@ -64,8 +64,8 @@ fn means(rows: &[Row]) -> String {
         out.push('\n');
     };
     let of = |row: &Row, kind: Kind| row.policies.iter().find(|p| p.0 == kind).map(|p| (p.1, p.2));
-    let mut parts: Vec<u32> = rows.iter().map(|row| row.part).collect();
-    parts.sort_unstable();
+    let mut parts: Vec<f64> = rows.iter().map(|row| row.part).collect();
+    parts.sort_by(f64::total_cmp);
     parts.dedup();
     for part in parts {
         let name = format!("misses / min's, geometric mean, 1/{part}");

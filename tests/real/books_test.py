@@ -1,0 +1,32 @@
+"""What farpage's own books cost in RAM (target P11): the statistics of a run tell the most that its pool took."""
+
+from common import check
+from context import test
+
+# 64 GiB of addresses, of which so many MiB are touched.
+TOUCH = """import mmap, sys
+MAP_NORESERVE = 0x4000
+memory = mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+for page in range(int(sys.argv[1]) * 256):
+    memory[page * 4096] = 1 + page % 251
+print("touched", sys.argv[1])
+"""
+STATE_BYTES = SLOT_BYTES = 8
+# What lies in whole pages: cluster words, and the ends of arrays.
+SLACK = 128 << 10
+
+
+@test("books-per-page", ("quick", "soak", "user"))
+def books_per_page(context):
+    """A page that is managed costs 8 bytes, one that is swapped out 8 more for its slot; addresses never touched cost nothing."""
+    extra = ["--swap", f"{context.directory}:1G"]
+    books = {}
+    for mib in (64, 320):
+        got = context.budget_run(32, ["python3", "-c", TOUCH, mib], timeout_s=120, extra=extra)
+        check(got.code == 0 and f"touched {mib}" in got.out, f"{mib} MiB: exit code {got.code}: {got.err[-300:]}")
+        check(got.stats["pswpout"] > (mib - 40) * 256, f"{mib} MiB in 32: {got.stats['pswpout']} pages were written")
+        books[mib] = got.stats["peak_metadata_bytes"]
+    most = (320 - 64) * 256 * (STATE_BYTES + SLOT_BYTES)
+    grown = books[320] - books[64]
+    check(most // 2 < grown <= most + SLACK, f"256 MiB more take {grown} bytes of books, of {most}; {books}")
+    check(books[64] < 2 << 20, f"64 MiB in 64 GiB of addresses take {books[64]} bytes of books")
