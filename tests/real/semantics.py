@@ -130,6 +130,14 @@ def threadmany(context):
     check(got.code == 0, failures(got))
 
 
+@test("crowded", ("quick", "soak", "user"), per_delivery=True)
+def crowded(context):
+    """A fork where the budget leaves hardly any room: it wanted more than there could be, and waited for good as long as others went on,
+    with malloc's locks held."""
+    got = context.budget_run(8, [program("crowded"), 16, 8, 30], timeout_s=120)
+    check(got.code == 0 and "ok crowded" in got.out, failures(got))
+
+
 @test("swap-full", ("quick", "soak", "user"), per_delivery=True)
 def swap_full(context):
     """All swap is full: allocation says so (NULL, ENOMEM) and the program ends as it wants, with its data intact. A heap that was

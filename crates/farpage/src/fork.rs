@@ -88,8 +88,9 @@ fn make_room(mm: &Mm) {
         return; // it may be killed at any instruction: the less it does the better
     }
     let _inside = mm.gate.shared();
-    let frames = mm.entry().frames.load(Ordering::Relaxed);
-    reclaim::ensure_room(mm, frames + thread::headroom(mm));
+    reclaim::room_ahead(mm, || {
+        mm.entry().frames.load(Ordering::Relaxed) + thread::headroom(mm)
+    });
 }
 
 fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {

@@ -465,6 +465,11 @@ impl Header {
         self.charged.load(Ordering::Relaxed) + self.zpool_pages() + more - self.limit.load(Ordering::Relaxed)
     }
 
+    /// What the limit leaves for pages that are not compressed.
+    pub fn room_at_most(&self) -> i64 {
+        (self.limit.load(Ordering::Relaxed) - self.zpool_pages()).max(2)
+    }
+
     /// The limit never falls below this: a program needs some pages at a time, beside what is compressed already.
     pub fn least_limit(&self) -> i64 {
         self.zpool_pages() + (self.budget.load(Ordering::Relaxed) / 16).max(256)

@@ -35,7 +35,7 @@ mod stored;
 mod who;
 pub use frames::{BLOCK, FIRST_PLACE, Frames};
 pub use page_out::page_out;
-pub use room::{Released, ensure_room, is_limit_old, limit_is_old};
+pub use room::{Released, ensure_room, is_limit_old, limit_is_old, room_ahead};
 use scattered::{Run, Scattered};
 use stored::store_oldest;
 pub use who::Who;

@@ -18,6 +18,10 @@ const PATIENCE_STORING_NS: u64 = 5_000 * MS;
 /// waits in all where there is no hope of room, though now and then something is given back: exchanging pages one by one keeps to the
 /// limit, but a program that was promised too much once went on at a hundred faults a second so.
 const PATIENCE_OVER_NS: u64 = 2 * MS;
+/// How long a thread waits in all, whatever is given back meanwhile: others may take it each time.
+const PATIENCE_IN_ALL_NS: u64 = 10_000 * MS;
+/// The same where room is made ahead of what is charged in any case.
+const PATIENCE_AHEAD_NS: u64 = 1_000 * MS;
 /// How long that moment is.
 const MOMENT_NS: u64 = 1_000 * MS;
 /// How often a waiting thread asks the rest of the tree to reclaim.
@@ -115,7 +119,26 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
     wait_for_limit(mm, pages);
     if OVERRUN_LEFT.load(Ordering::Relaxed) >= pages && header.free_blocks() <= 0 {
         OVERRUN_LEFT.fetch_sub(pages, Ordering::Relaxed);
-        return;
+    } else if !wait(mm, PATIENCE_IN_ALL_NS, || pages) {
+        OVERRUN_NS.store(sys::now_ns(), Ordering::Relaxed);
+        OVERRUN_LEFT.store(OVERRUN_BATCH, Ordering::Relaxed);
+    }
+}
+
+/// Makes room, for a second at most, ahead of what is charged in any case. `pages` is asked for again each time: reclaim may give back
+/// what is wanted for.
+pub fn room_ahead(mm: &Mm, pages: impl Fn() -> i64) {
+    wait(mm, PATIENCE_AHEAD_NS, pages);
+}
+
+/// Reclaims and waits; false: the limit is overrun. More than half of what there can be is never waited for, since it would be free
+/// only while nobody else takes a page. (A fork that wanted 200 pages in a limit of 256 waited for good, with malloc's locks held, as long
+/// as the handler of a timer touched pages.)
+fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
+    let header = mm.header();
+    let excess = || header.excess(pages().min(header.room_at_most() / 2));
+    if excess() <= 0 {
+        return true;
     }
     let start = sys::now_ns();
     mm.who.note_fault(start);
@@ -125,21 +148,26 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
     if !mm.who.is_by_faults() {
         header.count(Counter::Allocstall, 1);
     }
-    while header.excess(pages) > 0 {
-        let done = reclaim(mm, header.excess(pages).clamp(BLOCK as i64, WRITE_MAX as i64));
+    let mut fits = true;
+    while excess() > 0 {
+        let done = reclaim(mm, excess().clamp(BLOCK as i64, WRITE_MAX as i64));
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
         let now = sys::now_ns();
         if done > 0 || seen != before {
             idle_since = now;
         }
-        let in_vain = header.is_hopeless() && now - start > PATIENCE_OVER_NS && header.excess(pages) > 0;
+        let waited = if header.is_hopeless() {
+            PATIENCE_OVER_NS
+        } else {
+            in_all
+        };
+        let in_vain = now - start > waited && excess() > 0;
         if done > 0 && !in_vain {
             continue;
         }
         if in_vain || now - idle_since > patience(mm, now) {
             header.count(Counter::LimitOverrun, 1);
-            OVERRUN_NS.store(now, Ordering::Relaxed);
-            OVERRUN_LEFT.store(OVERRUN_BATCH, Ordering::Relaxed);
+            fits = false;
             break;
         }
         if now - asked > ASK_EVERY_NS {
@@ -149,6 +177,7 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
         released.sleep(seen);
     }
     header.count(Counter::StallNs, sys::now_ns() - start);
+    fits
 }
 
 /// How long nothing may happen before the limit is overrun, in nanoseconds. By time, not by sleeps: 32 threads that woke each
