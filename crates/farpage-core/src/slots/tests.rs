@@ -485,15 +485,49 @@ fn memory_of_a_large_device() {
     assert!(bytes <= 13 * clusters);
 }
 
-/// Threads as processes: each takes runs, publishes, shares with itself and gives back; no slot ever has two
-/// owners, and in the end every count and list is right.
+/// Counts one more when it goes, in a panic too.
+struct Ended<'a>(&'a AtomicU32);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Threads as processes: each takes runs, publishes, shares with itself and gives back, while another looks slots up and writes back
+/// what was filled longest ago. No slot ever has two owners, its content is what its owner said, and in the end every count and list is
+/// right.
 #[test]
 fn threads_never_share_a_slot() {
     const THREADS: u16 = 4;
     let memory = Memory::new(&DEVICES);
     let owners: Vec<AtomicU32> = (0..CLUSTERS * CLUSTER_SLOTS).map(|_| AtomicU32::new(0)).collect();
+    let ended = AtomicU32::new(0);
+    let beside = || {
+        let (slots, table, mut written) = (memory.slots(), memory.table(), 0);
+        while ended.load(Ordering::Relaxed) < u32::from(THREADS) {
+            for slot in (0..CLUSTERS * CLUSTER_SLOTS).step_by(7) {
+                if let Some(Backing::Compressed(Handle(made))) = table.load(slot as u32).backing() {
+                    assert!(made & 255 < u64::from(THREADS), "slot {slot}: {made}");
+                }
+            }
+            let Some(locked) = slots.lock_oldest(THREADS) else {
+                continue;
+            };
+            let first = locked.cluster() * CLUSTER_SLOTS as u32;
+            for slot in first..first + CLUSTER_SLOTS as u32 {
+                let seen = table.load(slot);
+                if let Some(Backing::Compressed(Handle(made))) = seen.backing() {
+                    written += u32::from(table.written_back(slot, seen, made as u32));
+                }
+            }
+            slots.unlock_unchanged(locked);
+        }
+        written
+    };
     let body = |me: u16| {
         let (slots, table, mut mine) = (memory.slots(), memory.table(), Vec::new());
+        let _ended = Ended(&ended);
         for round in 0..4000u64 {
             let request = Request {
                 owner: me,
@@ -507,25 +541,33 @@ fn threads_never_share_a_slot() {
                     owners[slot as usize].swap(u32::from(me) + 1, Ordering::Relaxed),
                     0
                 );
-                let backing = Backing::Compressed(Handle((round << 8) | u64::from(me)));
-                table.publish(slot, backing).unwrap();
+                let made = (round << 8) | u64::from(me);
+                table.publish(slot, Backing::Compressed(Handle(made))).unwrap();
                 table.dup(slot).unwrap();
-                mine.push((slot, backing));
+                mine.push((slot, made));
             }
             while mine.len() > 500 {
-                let (slot, backing) = mine.swap_remove(round as usize % mine.len());
+                let (slot, made) = mine.swap_remove(round as usize % mine.len());
                 assert_eq!(table.put(slot, me), Ok(None));
-                assert_eq!(table.put(slot, me), Ok(Some(backing)));
+                let backing = table.put(slot, me).unwrap();
+                let ways = [
+                    Backing::Compressed(Handle(made)),
+                    Backing::Device { crc: made as u32 },
+                ];
+                assert!(ways.map(Some).contains(&backing), "{backing:?} of {made}");
                 owners[slot as usize].store(0, Ordering::Relaxed);
                 slots.release(&[slot], me).unwrap();
             }
         }
         mine.len()
     };
-    let left: usize = thread::scope(|scope| {
+    let (left, written): (usize, u32) = thread::scope(|scope| {
+        let beside = scope.spawn(beside);
         let threads: Vec<_> = (0..THREADS).map(|me| scope.spawn(move || body(me))).collect();
-        threads.into_iter().map(|t| t.join().unwrap()).sum()
+        let left = threads.into_iter().map(|t| t.join().unwrap()).sum();
+        (left, beside.join().unwrap())
     });
+    assert!(written > 0, "nothing was written back");
     memory.check();
     assert_eq!(memory.used(), left);
 }
