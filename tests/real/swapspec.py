@@ -33,6 +33,9 @@ def bad_specs(context):
         refused(context, ["--ram", "64M", "--swap", spec])
     check(precious.read_bytes() == b"not yours\n" * 1000, "a file that is not ours was changed")
     refused(context, ["--ram", "64M", "--swap", f"{context.directory}:64M", "--swap", "compressed:nonsense"])
+    # It was used first all the same.
+    for path in (f"{context.directory}:64M", f"{context.directory}:64M,pri=5"):
+        refused(context, ["--ram", "64M", "--swap", path, "--swap", "compressed"], pattern="name it first")
 
 
 @test("swap-tiers", ("quick", "soak"))

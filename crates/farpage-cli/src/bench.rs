@@ -7,7 +7,7 @@ use clap::Args;
 use farpage_bench::{Against, Config, Subject, System, WorkArgs, Workload};
 use farpage_core::units::parse_size;
 
-use crate::run::DEFAULT_SWAP_DIR;
+use crate::spec::DEFAULT_SWAP_DIR;
 use crate::{EXIT_FAILED, Failure, print};
 
 const BENCH_EXAMPLES: &str = "\

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::DoctorArgs;
 use crate::elf::{self, Credentials};
 use crate::probe::{self, Trouble};
-use crate::run::DEFAULT_SWAP_DIR;
+use crate::spec::DEFAULT_SWAP_DIR;
 use crate::{Failure, limits, print};
 
 const SCHEMA: &str = "farpage.doctor.1";

@@ -6,6 +6,7 @@
 //! | `args` | the command line as data |
 //! | `run` | `farpage run`: what can be refused is refused first |
 //! | `limits`, `elf` | how much RAM there is to share out; whether the program can be managed |
+//! | `spec` | `--swap`: where pages are to go |
 //! | `summary`, `json` | what a run tells at its end, to people and to programs |
 //! | `stat` | `farpage stat`, and the lines of `run --stats` |
 //! | `check` | `farpage check` |

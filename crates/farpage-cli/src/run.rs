@@ -16,14 +16,10 @@ use farpage_core::units::format_size;
 use crate::args::{DeliveryArg, RunArgs};
 use crate::elf::{self, Credentials, Refusal};
 use crate::json::{self, RunFacts};
-use crate::spec::parse_swap_list;
 use crate::stat::Columns;
 use crate::{
-    EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, limits, probe, say, sigpipe, summary,
+    EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, limits, probe, say, sigpipe, spec, summary,
 };
-
-/// Where pages go by default once compressed RAM is full.
-pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
 
 mod preload {
     include!(concat!(env!("OUT_DIR"), "/preload.rs"));
@@ -40,7 +36,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         ));
     }
     let page_cluster = args.page_cluster().map_err(|why| failed(&why))?;
-    let areas = areas(&args)?;
+    let areas = spec::areas(&args.swap).map_err(failed)?;
     check_command(&args.command)?;
     let delivery = delivery(args.delivery)?;
     let ram_bytes = args.ram.resolve(limits::available_bytes().map_err(failed)?);
@@ -175,37 +171,6 @@ fn run_plainly(command: &[OsString]) -> Failure {
     )
 }
 
-/// The swap areas asked for: by option, else by environment, else the default.
-fn areas(args: &RunArgs) -> Result<Vec<AreaSpec>, Failure> {
-    let mut areas = args.swap.clone();
-    if areas.is_empty()
-        && let Some(list) = env::var_os("FARPAGE_SWAP")
-    {
-        areas = parse_swap_list(&list).map_err(|why| failed(format!("FARPAGE_SWAP: {why}")))?;
-    }
-    if areas.is_empty() {
-        areas = vec![
-            AreaSpec::Compressed { limit: None },
-            AreaSpec::Path(PathSpec {
-                path: PathBuf::from(DEFAULT_SWAP_DIR),
-                size: None,
-                priority: None,
-            }),
-        ];
-    }
-    if areas
-        .iter()
-        .filter(|area| matches!(area, AreaSpec::Compressed { .. }))
-        .count()
-        > 1
-    {
-        return Err(failed(
-            "--swap compressed: given twice, but there is one compressed pool; give it once",
-        ));
-    }
-    Ok(areas)
-}
-
 fn check_command(command: &[OsString]) -> Result<(), Failure> {
     let program = command
         .first()
@@ -295,39 +260,6 @@ impl StatsFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
-    use clap::Parser;
-
-    fn args(words: &[&str]) -> RunArgs {
-        match Cli::parse_from(["farpage", "run"].iter().chain(words).chain(&["--", "true"])).command {
-            Command::Run(args) => args,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn default_areas_are_compressed_then_a_file() {
-        let areas = areas(&args(&[])).expect("the default");
-        assert!(matches!(areas[0], AreaSpec::Compressed { limit: None }));
-        assert!(
-            matches!(&areas[1], AreaSpec::Path(spec) if spec.path == Path::new("/var/tmp") && spec.size.is_none())
-        );
-        assert_eq!(areas.len(), 2);
-    }
-
-    #[test]
-    fn areas_keep_their_order() {
-        let given = areas(&args(&["--swap", "/a:1M", "--swap", "compressed"])).expect("two areas");
-        assert!(matches!(
-            &given[0],
-            AreaSpec::Path(PathSpec {
-                size: Some(1_048_576),
-                ..
-            })
-        ));
-        assert!(matches!(given[1], AreaSpec::Compressed { .. }));
-        assert!(areas(&args(&["--swap", "compressed", "--swap", "compressed:1M"])).is_err());
-    }
 
     #[test]
     fn exit_codes_pass_through() {

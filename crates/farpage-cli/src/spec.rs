@@ -1,5 +1,6 @@
-//! `--swap` and `farpage swapon`: how a `SPEC` is read.
+//! `--swap` and `farpage swapon`: how a `SPEC` is read, and which areas are meant.
 
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -10,6 +11,44 @@ use farpage_core::units::parse_size;
 /// The highest priority, as of the kernel's swap areas.
 const PRIORITY_MAX: u16 = 32767;
 const PRIORITY: &str = "pri=";
+const NO_SIZE: &str = "a size of nothing; give one such as 512M or 64G, or none";
+
+/// Where pages go by default once compressed RAM is full.
+pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
+
+/// The swap areas of a run: those `given` as options, else those of the environment, else the default.
+///
+/// # Errors
+/// One line, if they can't be read or are not used in the order that they are named in.
+pub fn areas(given: &[AreaSpec]) -> Result<Vec<AreaSpec>, String> {
+    match env::var_os("FARPAGE_SWAP") {
+        Some(list) if given.is_empty() => {
+            let areas = parse_swap_list(&list).map_err(|why| format!("FARPAGE_SWAP: {why}"))?;
+            in_order(areas)
+        }
+        _ => in_order(given.to_vec()),
+    }
+}
+
+fn in_order(areas: Vec<AreaSpec>) -> Result<Vec<AreaSpec>, String> {
+    if areas.is_empty() {
+        return Ok(vec![
+            AreaSpec::Compressed { limit: None },
+            AreaSpec::Path(PathSpec {
+                path: PathBuf::from(DEFAULT_SWAP_DIR),
+                size: None,
+                priority: None,
+            }),
+        ]);
+    }
+    let is_compressed = |area: &AreaSpec| matches!(area, AreaSpec::Compressed { .. });
+    match areas.iter().filter(|area| is_compressed(area)).count() {
+        0 => Ok(areas),
+        1 if is_compressed(&areas[0]) => Ok(areas),
+        1 => Err("--swap compressed: compressed RAM comes before all files; name it first".to_owned()),
+        _ => Err("--swap compressed: given twice, but there is one compressed pool; give it once".to_owned()),
+    }
+}
 
 /// One `SPEC`. A colon that is not followed by a size belongs to the path, so does a comma that `pri=N` does not follow.
 pub fn parse_swap(spec: OsString) -> Result<AreaSpec, String> {
@@ -35,7 +74,7 @@ pub fn parse_swap(spec: OsString) -> Result<AreaSpec, String> {
         }
     }
     let (path, size) = match split_size(&spec) {
-        Some((path, 0)) => return Err(format!("{}: a size of nothing", path.display())),
+        Some((path, 0)) => return Err(format!("{}: {NO_SIZE}", path.display())),
         Some((path, size)) => (path, Some(size)),
         None => (PathBuf::from(spec), None),
     };
@@ -60,16 +99,16 @@ fn split_priority(spec: OsString) -> Result<(OsString, Option<u16>), String> {
             Ok((OsString::from_vec(bytes[..comma].to_vec()), Some(priority)))
         }
         _ => Err(format!(
-            "{PRIORITY}{number}: a priority is a number from 0 to {PRIORITY_MAX}"
+            "{PRIORITY}{number}: no priority; give a number from 0 to {PRIORITY_MAX}"
         )),
     }
 }
 
 fn positive_size(text: &str) -> Result<u64, String> {
     match parse_size(text) {
-        Ok(0) => Err("a size of nothing".to_owned()),
+        Ok(0) => Err(NO_SIZE.to_owned()),
         Ok(bytes) => Ok(bytes),
-        Err(why) => Err(why.to_string()),
+        Err(why) => Err(format!("{text}: {why}")),
     }
 }
 
@@ -82,7 +121,7 @@ fn split_size(spec: &OsStr) -> Option<(PathBuf, u64)> {
 }
 
 /// `FARPAGE_SWAP`: specs separated by commas, of which those before `pri=` separate nothing.
-pub fn parse_swap_list(list: &OsStr) -> Result<Vec<AreaSpec>, String> {
+fn parse_swap_list(list: &OsStr) -> Result<Vec<AreaSpec>, String> {
     let mut specs: Vec<Vec<u8>> = Vec::new();
     for part in list.as_bytes().split(|byte| *byte == b',') {
         match specs.last_mut() {
@@ -137,8 +176,31 @@ mod tests {
             "/tmp:0",
             "redis://host",
         ] {
-            assert!(swap(bad).is_err(), "{bad}");
+            assert!(swap(bad).is_err_and(|why| why.contains("; ")), "{bad}");
         }
+    }
+
+    #[test]
+    fn default_areas_are_compressed_then_a_file() {
+        let areas = in_order(Vec::new()).expect("the default");
+        assert_eq!(areas[0], AreaSpec::Compressed { limit: None });
+        assert_eq!(Ok(&areas[1]), path("/var/tmp", None, None).as_ref());
+        assert_eq!(areas.len(), 2);
+    }
+
+    #[test]
+    fn areas_keep_their_order() {
+        let of = |texts: &[&str]| in_order(texts.iter().map(|text| swap(text).expect(text)).collect());
+        let given = of(&["compressed", "/b:1M", "/a,pri=3"]).expect("three areas");
+        assert_eq!(Ok(&given[1]), path("/b", Some(1 << 20), None).as_ref());
+        assert_eq!(Ok(&given[2]), path("/a", None, Some(3)).as_ref());
+        assert_eq!(of(&["/a", "/b"]).map(|areas| areas.len()), Ok(2));
+        // It was used first all the same.
+        for late in [&["/a", "compressed"][..], &["/a,pri=5", "compressed:1M", "/b"]] {
+            assert!(of(late).expect_err("another order").ends_with("; name it first"));
+        }
+        let twice = of(&["compressed", "compressed:1M"]).expect_err("there is one");
+        assert!(twice.ends_with("; give it once"), "{twice}");
     }
 
     #[test]
