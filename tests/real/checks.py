@@ -40,8 +40,10 @@ def exit_codes(context):
         number = getattr(signal, name)
         table.append((["sh", "-c", f"ulimit -c 0; kill -{number} $$"], 128 + number))
     for argv, expected in table:
-        got = context.plain(run_words("-q", "--ram", "64M") + argv).code
-        check(got == expected, f"{argv}: exit code {got}, expected {expected}")
+        got = context.plain(run_words("-q", "--ram", "64M") + argv)
+        check(got.code == expected, f"{argv}: exit code {got.code}, expected {expected}")
+        if expected in (126, 127):
+            told_with_a_fix(got, argv)
 
 
 @test("own-errors", ALL)
@@ -60,8 +62,16 @@ def own_errors(context):
     ):
         refused(context, words)
     for argv in ([FARPAGE, "run"], [FARPAGE, "run", "--ram", "64M"], [FARPAGE, "run", "--ram", "64M", "--"]):
-        got = context.plain(argv).code
-        check(got == 125, f"{argv[1:]}: exit code {got}, expected 125")
+        got = context.plain(argv)
+        check(got.code == 125, f"{argv[1:]}: exit code {got.code}, expected 125")
+        told_with_a_fix(got, argv[1:])
+
+
+def told_with_a_fix(got, what):
+    """An error of ours is one line: what and why, and behind a semicolon how to mend it."""
+    lines = got.err_lines()
+    check(len(lines) == 1, f"{what}: {len(lines)} lines: {got.err[:400]}")
+    check(lines[0].startswith("farpage: ") and "; " in lines[0], f"{what}: no fix: {lines[0]}")
 
 
 def refused(context, words, argv=("sh", "-c", "echo started"), pattern=None):
@@ -69,8 +79,7 @@ def refused(context, words, argv=("sh", "-c", "echo started"), pattern=None):
     got = context.plain([FARPAGE, "run", *words, "--", *argv])
     check(got.code == 125, f"{words} {argv[0]}: exit code {got.code}, expected 125: {got.err[-200:]}")
     check("started" not in got.out, f"{words}: the command was started")
-    check(got.err_lines(), f"{words}: no message")
-    check("panicked" not in got.err, f"{words}: {got.err[:300]}")
+    told_with_a_fix(got, f"{words} {argv[0]}")
     if pattern:
         told = re.search(pattern, got.err, re.I)
         check(told, f"{words} {argv[0]}: the message does not say {pattern}: {got.err[:300]}")

@@ -36,6 +36,7 @@ def bad_specs(context):
     # It was used first all the same.
     for path in (f"{context.directory}:64M", f"{context.directory}:64M,pri=5"):
         refused(context, ["--ram", "64M", "--swap", path, "--swap", "compressed"], pattern="name it first")
+    refused(context, ["--ram", "64M", *["--swap", f"{context.directory}:1M"] * 9], pattern="give at most 8")
 
 
 @test("swap-tiers", ("quick", "soak"))

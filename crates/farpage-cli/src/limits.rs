@@ -18,7 +18,7 @@ pub struct CgroupLimit {
 /// # Errors
 /// One line, if /proc does not tell.
 pub fn available_bytes() -> Result<u64, String> {
-    let ram = ram_bytes().ok_or("cannot read /proc/meminfo; mount /proc, or give --ram a size")?;
+    let ram = ram_bytes().ok_or("cannot read /proc/meminfo, and programs of a tree need /proc too; mount it: mount -t proc proc /proc")?;
     Ok(cgroup_limit().map_or(ram, |limit| limit.bytes.min(ram)))
 }
 

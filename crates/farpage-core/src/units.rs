@@ -54,14 +54,14 @@ impl Display for SizeError {
         match *self {
             Self::Empty => f.write_str("no size given; write for example 512M or 2G"),
             Self::NotANumber => f.write_str("not a number; write for example 512M, 1.5G or 2GiB"),
-            Self::Negative => f.write_str("a size cannot be negative"),
+            Self::Negative => f.write_str("a size cannot be negative; write for example 512M or 2G"),
             Self::Ambiguous(p) => write!(
                 f,
                 "{p}B is ambiguous (powers of 1000 or of 1024?); write {p} or {p}iB for powers of 1024"
             ),
             Self::UnknownUnit => f.write_str("unknown unit; use K, M, G, T or KiB, MiB, GiB, TiB"),
             Self::FractionOfByte => f.write_str("a fraction of a byte; add a unit, for example 1.5G"),
-            Self::Overflow => f.write_str("too large: more than 2^64 - 1 bytes"),
+            Self::Overflow => f.write_str("more than 2^64 - 1 bytes; give a smaller size"),
         }
     }
 }

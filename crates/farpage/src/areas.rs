@@ -4,6 +4,7 @@
 //! Plain system calls on descriptors of ours.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -80,39 +81,115 @@ impl OpenArea {
 
 /// Opens every path among the specs. The error is one line: what, why, how to mend it.
 pub fn open_all(specs: &[AreaSpec]) -> Result<Vec<OpenArea>, String> {
-    let mut open = Vec::new();
-    for spec in specs {
-        if let AreaSpec::Path(spec) = spec {
-            open.push(open_path(spec)?);
-        }
-    }
-    if open.len() > MAX_AREAS {
-        return Err(format!(
-            "{} swap files given; at most {MAX_AREAS} can be used",
-            open.len()
-        ));
-    }
-    Ok(open)
+    refuse_too_many(specs)?;
+    paths(specs).map(open_path).collect()
 }
 
 /// Opens one. The error is one line that begins with `--swap`.
 pub fn open_path(spec: &PathSpec) -> Result<OpenArea, String> {
     let (path, size) = (spec.path.as_path(), spec.size);
-    let shown = path.display();
-    let area = match fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => in_directory(path, size),
-        Ok(meta) if meta.file_type().is_block_device() => device(path, size),
-        Ok(meta) if meta.is_file() => existing(path, size),
-        Ok(_) => Err(format!(
-            "--swap {shown}: is neither a directory, a file nor a block device"
-        )),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => new_file(path, size),
-        Err(e) => Err(format!("--swap {shown}: {e}")),
+    let area = match look_at(path, size)? {
+        Place::Whole(area) => area,
+        Place::Directory => sized(unlinked_in(path)?, path, size)?,
+        Place::Free => sized(without_name(created(path)?, path)?, path, size)?,
+        Place::Empty(file) => sized(without_name(file, path)?, path, size)?,
     };
-    area.map(|area| OpenArea {
+    Ok(OpenArea {
         priority: spec.priority,
         ..area
     })
+}
+
+/// For each path what [`open_all`] would say of it, or how many bytes it would have. Nothing is created, shortened or removed for it, but that
+/// a directory has a file without a name for a moment. What is named twice is in use, or has that much less room, as there.
+pub fn look_at_all(specs: &[AreaSpec]) -> Vec<(&PathSpec, Result<u64, String>)> {
+    let (mut held, mut reserved) = (Vec::new(), HashMap::new());
+    let mut look = |spec: &PathSpec| {
+        let (path, size) = (spec.path.as_path(), spec.size);
+        let on = match look_at(path, size)? {
+            Place::Whole(area) => {
+                let bytes = area.blocks * PAGE_SIZE as u64;
+                held.push(area);
+                return Ok(bytes);
+            }
+            Place::Directory => unlinked_in(path)?,
+            Place::Free | Place::Empty(_) => directory_of(path)?,
+        };
+        let disk = on.metadata().map_or(0, |meta| meta.dev());
+        let taken: &mut u64 = reserved.entry(disk).or_default();
+        let bytes = room(path, free_bytes(&on, path)?.saturating_sub(*taken), size)?;
+        *taken += size.unwrap_or(0);
+        Ok(bytes)
+    };
+    paths(specs).map(|spec| (spec, look(spec))).collect()
+}
+
+/// # Errors
+/// One line, where there are more paths than the pool has places for.
+pub fn refuse_too_many(specs: &[AreaSpec]) -> Result<(), String> {
+    match paths(specs).count() {
+        0..=MAX_AREAS => Ok(()),
+        count => Err(format!(
+            "--swap: {count} files and devices are given; give at most {MAX_AREAS}"
+        )),
+    }
+}
+
+/// The paths among the specs.
+pub fn paths(specs: &[AreaSpec]) -> impl Iterator<Item = &PathSpec> {
+    specs.iter().filter_map(|spec| match spec {
+        AreaSpec::Path(spec) => Some(spec),
+        AreaSpec::Compressed { .. } => None,
+    })
+}
+
+/// What a path turned out to be. Nothing has been created, shortened or removed for it yet.
+enum Place {
+    /// A file without a name is to be made there.
+    Directory,
+    /// No file has that name.
+    Free,
+    /// An empty file, which is to lose its name.
+    Empty(File),
+    /// Used as it is.
+    Whole(OpenArea),
+}
+
+fn look_at(path: &Path, size: Option<u64>) -> Result<Place, String> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => Ok(Place::Directory),
+        Ok(meta) if meta.file_type().is_block_device() => device(path, size).map(Place::Whole),
+        Ok(meta) if meta.is_file() => existing(path, size),
+        Ok(_) => Err(format!(
+            "--swap {}: is neither a directory, a file nor a block device; name one of these",
+            path.display()
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match misread_size(path) {
+            None => Ok(Place::Free),
+            Some(word) => Err(format!(
+                "--swap {}: {word:?} is no size (64M, 2G); a new file of that very name must be created beforehand",
+                path.display()
+            )),
+        },
+        Err(error) => Err(refusal(path, "cannot be looked at", &error)),
+    }
+}
+
+/// One line: what can't be done with a path, why, and how to mend it.
+fn refusal(path: &Path, what: &str, error: &io::Error) -> String {
+    let shown = path.display();
+    let fix = match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::PermissionDenied, _) => {
+            "give this user access to it (chmod, setfacl), run as root, or name another place"
+        }
+        (io::ErrorKind::NotFound, _) => "make its directory first, or name another place",
+        (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _) => {
+            "free some space, or name another place"
+        }
+        (_, Some(libc::EMFILE | libc::ENFILE)) => "raise the limit of open files: ulimit -n 1024",
+        _ => "name another place",
+    };
+    format!("--swap {shown}: {what}: {error}; {fix}")
 }
 
 /// Past the page cache where the file system can: swapped pages must not fill RAM a second time.
@@ -124,28 +201,44 @@ fn open_direct(options: &mut OpenOptions, path: &Path, flags: i32) -> io::Result
     }
 }
 
-fn in_directory(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
-    let file = open_direct(&mut OpenOptions::new(), path, libc::O_TMPFILE | libc::O_EXCL).map_err(|e| {
+fn unlinked_in(path: &Path) -> Result<File, String> {
+    open_direct(&mut OpenOptions::new(), path, libc::O_TMPFILE | libc::O_EXCL).map_err(|e| {
         format!(
             "--swap {}: cannot make an unlinked file there: {e}; name another directory",
             path.display()
         )
-    })?;
-    sized(file, path, size)
+    })
 }
 
-fn new_file(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
-    if let Some(word) = misread_size(path) {
-        return Err(format!(
-            "--swap {}: {word:?} is no size (64M, 2G); a new file of that very name must be created beforehand",
-            path.display()
+fn created(path: &Path) -> Result<File, String> {
+    open_direct(OpenOptions::new().create_new(true), path, 0)
+        .map_err(|e| refusal(path, "cannot be created", &e))
+}
+
+/// The open descriptor is all that is needed; without a name nothing can be left behind.
+fn without_name(file: File, path: &Path) -> Result<File, String> {
+    fs::remove_file(path).map_err(|e| refusal(path, "its name cannot be removed", &e))?;
+    Ok(file)
+}
+
+/// The directory that holds the name of a path, if names may be made and removed in it.
+fn directory_of(path: &Path) -> Result<File, String> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+        .open(parent.unwrap_or(Path::new(".")))
+        .map_err(|e| refusal(path, "cannot be created", &e))?;
+    let (raw, flags) = (directory.as_raw_fd(), libc::AT_EACCESS);
+    // SAFETY: an open descriptor and a C string.
+    if unsafe { libc::faccessat(raw, c".".as_ptr(), libc::W_OK | libc::X_OK, flags) } != 0 {
+        return Err(refusal(
+            path,
+            "its directory can't be changed",
+            &io::Error::last_os_error(),
         ));
     }
-    let file = open_direct(OpenOptions::new().create_new(true), path, 0)
-        .map_err(|e| format!("--swap {}: cannot be created: {e}", path.display()))?;
-    // The open descriptor is all that is needed; without a name nothing can be left behind.
-    fs::remove_file(path).map_err(|e| format!("--swap {}: {e}", path.display()))?;
-    sized(file, path, size)
+    Ok(directory)
 }
 
 /// What follows the last colon of a path that does not exist, if what stands before it does: meant as a size.
@@ -154,28 +247,36 @@ fn misread_size(path: &Path) -> Option<&str> {
     (!word.contains('/') && Path::new(place).exists()).then_some(word)
 }
 
-/// Gives a file of ours its size, checked against the free space.
-fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+/// Bytes that a file of ours is to have where `free` are.
+fn room(path: &Path, free: u64, size: Option<u64>) -> Result<u64, String> {
     let shown = path.display();
-    let free = free_bytes(&file).map_err(|e| format!("--swap {shown}: {e}"))?;
-    let bytes = match size {
-        Some(bytes) if bytes > free => {
-            let (want, have) = (format_size(bytes), format_size(free));
-            return Err(format!(
-                "--swap {shown}: {want} asked for but only {have} free; give a smaller size or another place"
-            ));
-        }
-        Some(bytes) => bytes,
-        None => (free / FREE_SHARE.1 * FREE_SHARE.0).min(DEFAULT_MAX),
-    };
-    if bytes < AREA_MIN {
-        let (have, min) = (format_size(bytes), format_size(AREA_MIN));
+    let bytes = size.unwrap_or((free / FREE_SHARE.1 * FREE_SHARE.0).min(DEFAULT_MAX));
+    let (want, min) = (format_size(bytes), format_size(AREA_MIN));
+    if bytes > free {
+        let have = format_size(free);
         return Err(format!(
-            "--swap {shown}: {have} is too little (disk full?); at least {min} is needed"
+            "--swap {shown}: {want} asked for but only {have} free; give a smaller size or another place"
         ));
     }
-    file.set_len(bytes)
-        .map_err(|e| format!("--swap {shown}: cannot be made {} long: {e}", format_size(bytes)))?;
+    match size {
+        _ if bytes >= AREA_MIN => Ok(bytes),
+        Some(_) => Err(format!(
+            "--swap {shown}: {want} is too little; give at least {min}"
+        )),
+        None => Err(format!(
+            "--swap {shown}: {want} can be used there, at least {min} is needed (disk full?); free some space, or name another \
+             place"
+        )),
+    }
+}
+
+/// Gives a file of ours its size, checked against the free space.
+fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+    let bytes = room(path, free_bytes(&file, path)?, size)?;
+    file.set_len(bytes).map_err(|e| {
+        let length = format_size(bytes);
+        refusal(path, &format!("cannot be made {length} long"), &e)
+    })?;
     if size.is_some() {
         // A size that was asked for is reserved now, so that it can't run out later. Not every file system can.
         // SAFETY: our own descriptor.
@@ -187,27 +288,25 @@ fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String>
         traits: punches | traits_of_disk(&file) & trait_of::ROTATES,
         file,
         blocks: bytes / PAGE_SIZE as u64,
-        name: shown.to_string(),
+        name: path.display().to_string(),
         priority: None,
         head: None,
     })
 }
 
-fn existing(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
+fn existing(path: &Path, size: Option<u64>) -> Result<Place, String> {
     let shown = path.display();
     refuse_active_swap(path)?;
-    let mut probe = File::open(path).map_err(|e| format!("--swap {shown}: {e}"))?;
+    let mut probe = File::open(path).map_err(|e| refusal(path, "cannot be opened", &e))?;
     let length = probe
         .metadata()
-        .map_err(|e| format!("--swap {shown}: {e}"))?
+        .map_err(|e| refusal(path, "cannot be looked at", &e))?
         .len();
+    let file = open_direct(&mut OpenOptions::new(), path, 0)
+        .map_err(|e| refusal(path, "cannot be opened for writing", &e))?;
     if length == 0 {
-        let file =
-            open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
-        fs::remove_file(path).map_err(|e| format!("--swap {shown}: {e}"))?;
-        return sized(file, path, size);
+        return Ok(Place::Empty(file));
     }
-    let file = open_direct(&mut OpenOptions::new(), path, 0).map_err(|e| format!("--swap {shown}: {e}"))?;
     // Until the last process of the tree has closed it. Two trees once wrote over each other's pages.
     if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
         return Err(format!(
@@ -219,7 +318,7 @@ fn existing(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
             "--swap {shown}: the file holds data that is not farpage's; name a new file or remove this one"
         )
     })?;
-    whole(file, head, path, length, size)
+    whole(file, head, path, length, size).map(Place::Whole)
 }
 
 fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
@@ -230,28 +329,32 @@ fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
             Some(libc::EBUSY) => format!(
                 "--swap {shown}: the device is in use (mounted, or part of another); unmount it first"
             ),
-            _ => format!("--swap {shown}: {e}"),
+            _ => refusal(path, "the device cannot be opened", &e),
         })?;
-    let mut probe = File::open(path).map_err(|e| format!("--swap {shown}: {e}"))?;
+    let mut probe = File::open(path).map_err(|e| refusal(path, "the device cannot be read", &e))?;
     let head = nobodys_head(&mut probe).ok_or_else(|| {
         format!(
             "--swap {shown}: the device holds data; if it may be lost, clear it with `wipefs -a {shown}` and \
              zero its first 64 KiB"
         )
     })?;
-    let length =
-        io::Seek::seek(&mut probe, io::SeekFrom::End(0)).map_err(|e| format!("--swap {shown}: {e}"))?;
+    let length = io::Seek::seek(&mut probe, io::SeekFrom::End(0))
+        .map_err(|e| refusal(path, "the device does not tell its size", &e))?;
     whole(file, head, path, length, size)
 }
 
 fn whole(file: File, head: Vec<u8>, path: &Path, length: u64, size: Option<u64>) -> Result<OpenArea, String> {
     let shown = path.display();
     let bytes = size.unwrap_or(length);
-    if bytes > length || bytes < AREA_MIN {
+    let (have, want, min) = (format_size(length), format_size(bytes), format_size(AREA_MIN));
+    if length < AREA_MIN {
         return Err(format!(
-            "--swap {shown}: is {} long; {} can't be used of it",
-            format_size(length),
-            format_size(bytes)
+            "--swap {shown}: is {have} long, at least {min} is needed; name a larger one"
+        ));
+    }
+    if !(AREA_MIN..=length).contains(&bytes) {
+        return Err(format!(
+            "--swap {shown}: is {have} long, {want} can't be used of it; give a size from {min} to {have}, or none"
         ));
     }
     Ok(OpenArea {
@@ -323,12 +426,14 @@ fn refuse_active_swap(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn free_bytes(file: &File) -> io::Result<u64> {
+/// Of the file system that `file`, opened for `path`, lies on.
+fn free_bytes(file: &File, path: &Path) -> Result<u64, String> {
     // SAFETY: statvfs is plain data; the call fills it.
     unsafe {
         let mut stat: libc::statvfs = core::mem::zeroed();
         if libc::fstatvfs(file.as_raw_fd(), &mut stat) != 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            return Err(refusal(path, "the free space is not known", &error));
         }
         Ok(stat.f_bavail * stat.f_frsize)
     }
@@ -336,16 +441,93 @@ fn free_bytes(file: &File) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
+
+    fn spec(path: &Path, size: Option<u64>) -> PathSpec {
+        PathSpec {
+            path: path.to_path_buf(),
+            size,
+            priority: None,
+        }
+    }
 
     #[test]
     fn only_what_was_not_reserved_is_given_back() {
         let directory = std::env::temp_dir();
-        let grows = in_directory(&directory, Some(AREA_MIN)).unwrap();
+        let grows = open_path(&spec(&directory, Some(AREA_MIN))).unwrap();
         assert_eq!(grows.traits & (trait_of::PUNCHES | trait_of::DISCARDS), 0);
-        assert_ne!(
-            in_directory(&directory, None).unwrap().traits & trait_of::PUNCHES,
-            0
+        let whole = open_path(&spec(&directory, None)).unwrap();
+        assert_ne!(whole.traits & trait_of::PUNCHES, 0);
+    }
+
+    /// The sizes and contents of all files in a directory, by name.
+    fn contents(directory: &Path) -> Vec<(OsString, Vec<u8>)> {
+        let entries = fs::read_dir(directory).unwrap().flatten();
+        let mut all: Vec<_> = entries
+            .map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap()))
+            .collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn looking_finds_what_opening_would_and_changes_nothing() {
+        let directory = std::env::temp_dir().join(format!("farpage-look-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let place = |name: &str| directory.join(name);
+        fs::write(place("empty"), "").unwrap();
+        fs::write(place("zeros"), vec![0; 2 << 20]).unwrap();
+        fs::write(place("short"), vec![0; 2 << 10]).unwrap();
+        fs::write(place("data"), "precious".repeat(1 << 18)).unwrap();
+        let before = contents(&directory);
+        let look = |name: &str, size| {
+            let specs = [AreaSpec::Path(spec(&place(name), size))];
+            look_at_all(&specs).remove(0).1
+        };
+        for name in ["", "empty", "free"] {
+            assert_eq!(look(name, Some(3 << 20)), Ok(3 << 20), "{name}");
+            assert!(look(name, None).is_ok_and(|bytes| bytes > 3 << 20), "{name}");
+        }
+        assert_eq!(look("zeros", None), Ok(2 << 20));
+        let refused = [
+            ("", Some(1 << 60)),
+            ("", Some(4096)),
+            ("no/such", None),
+            ("zeros", Some(3 << 20)),
+            ("zeros:x", None),
+            ("short", None),
+            ("data", None),
+        ];
+        for (name, size) in refused {
+            let why = look(name, size).expect_err(name);
+            assert!(why.starts_with("--swap ") && why.contains("; "), "{why}");
+            // How much is free may have changed in between.
+            if size != Some(1 << 60) {
+                assert_eq!(open_path(&spec(&place(name), size)).err(), Some(why), "{name}");
+            }
+        }
+        let twice = [
+            AreaSpec::Path(spec(&place("zeros"), None)),
+            AreaSpec::Path(spec(&place("zeros"), None)),
+        ];
+        let found = look_at_all(&twice);
+        assert!(found[0].1.is_ok() && found[1].1.is_err(), "{found:?}");
+        assert_eq!(contents(&directory), before);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn what_is_reserved_for_one_is_not_there_for_the_next() {
+        let directory = std::env::temp_dir();
+        let free = free_bytes(&unlinked_in(&directory).unwrap(), &directory).unwrap();
+        let half = AreaSpec::Path(spec(&directory, Some(free / 5 * 3)));
+        let specs = [half.clone(), AreaSpec::Compressed { limit: None }, half];
+        let found = look_at_all(&specs);
+        assert!(
+            found.len() == 2 && found[0].1.is_ok() && found[1].1.is_err(),
+            "{found:?}"
         );
     }
 
@@ -358,11 +540,7 @@ mod tests {
         for before in [vec![0; 2 << 20], formatted] {
             fs::write(&path, &before).unwrap();
             for _ in 0..2 {
-                let spec = PathSpec {
-                    path: path.clone(),
-                    size: None,
-                    priority: None,
-                };
+                let spec = spec(&path, None);
                 let area = open_path(&spec).expect("nobody's data");
                 let direct = OpenOptions::new().write(true).open(&path).unwrap();
                 direct.write_all_at(&[7; 96 << 10], 0).unwrap();
