@@ -249,15 +249,6 @@ def copied_binary(context):
     check(relative.out.strip() == str(place), f"current directory: {relative.out!r} {relative.err[-200:]}")
 
 
-@test("doctor", ALL)
-def doctor(context):
-    text = context.plain([FARPAGE, "doctor"])
-    check(text.out.strip(), "doctor says nothing")
-    got = context.plain([FARPAGE, "doctor", "--json"])
-    json.loads(got.out)
-    check(got.code == 0, f"doctor --json: exit code {got.code} where farpage run works: {got.out[-300:]}")
-
-
 @test("stat", ALL)
 def stat(context):
     hold = "import time; a = b'x' * (96 << 20); print('ready', flush=True); time.sleep(20); print(a[-1])"

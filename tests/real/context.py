@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import sys
 
 from cases import check_nothing_left, farpage_run, fresh_directory, measure, read_stats, require
 from common import FARPAGE, NOBODY, VENV_PYTHON, WORK, Result, Skip, limit_mib
@@ -34,6 +35,11 @@ def numpy_sort(mib):
     """The words of a NumPy program that needs `mib` MiB."""
     require((str(VENV_PYTHON),))
     return [VENV_PYTHON, WORK / "np_sort.py", mib]
+
+
+def refusing(call):
+    """The words before a command for which the kernel refuses a system call, by its number, with EPERM."""
+    return [sys.executable, WORK / "refuse_call.py", call]
 
 
 class Outcome:

@@ -1,15 +1,13 @@
 """--readahead: the right data under every policy, and books that fit what the policy is."""
 
 import json
-import sys
-from pathlib import Path
 
 from common import FARPAGE, check
-from context import REGISTRY, Test, test
+from context import REGISTRY, Test, refusing, test
 from semantics import failures, program
 from stress import stress
 
-REFUSE_AIO = Path(__file__).parent / "work/refuse_aio.py"
+IO_SETUP = 206
 # The greatest window in pages: of none, of the kernel's two (page_cluster 3), of our own.
 LARGEST = {"none": 0, "cluster": 8, "vma": 8, "adaptive": 1024}
 
@@ -76,7 +74,7 @@ def columns(context):
     """Columns of a matrix: many reads in flight together, and one after the other where the kernel refuses that."""
     mib, budget = (512, 128) if context.soak else (96, 32)
     work = [FARPAGE, "bench-work", "stride", "--bytes", f"{mib}M", "--ram", f"{budget}M"]
-    for before in ([], [sys.executable, REFUSE_AIO]):
+    for before in ([], refusing(IO_SETUP)):
         got = context.budget_run(budget, [*before, *work], timeout_s=300)
         check(got.code == 0, f"{before}: {failures(got)}")
         figures = json.loads(got.out)

@@ -21,6 +21,7 @@ import books_test  # noqa: F401
 import checks  # noqa: F401
 import daemon_test  # noqa: F401
 import damaged_pool_test  # noqa: F401
+import doctor_test  # noqa: F401
 import host_swap_test
 import huge_test  # noqa: F401
 import kept_test  # noqa: F401

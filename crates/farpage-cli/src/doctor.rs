@@ -2,27 +2,27 @@
 //!
 //! FAIL stands in the way of `farpage run`; WARN takes a part of it away or makes trouble likely.
 
+mod swap;
+
 use std::fs;
 use std::io;
-use std::path::Path;
 
 use farpage::pool::{MANAGED_BASE, MANAGED_LEN};
+use farpage::supervisor;
 use farpage_core::units::format_size;
 use serde_json::{Value, json};
 
 use crate::args::DoctorArgs;
 use crate::elf::{self, Credentials};
+use crate::needs::{NEEDS, Need};
 use crate::probe::{self, Trouble};
-use crate::spec::DEFAULT_SWAP_DIR;
-use crate::{Failure, limits, print};
+use crate::{Failure, limits, print, run};
 
 const SCHEMA: &str = "farpage.doctor.1";
 /// The first Linux with UFFDIO_MOVE.
 const KERNEL_MIN: (u32, u32) = (6, 8);
-const NOFILE_MIN: u64 = 64;
 /// The kernel's default; fewer is a choice somebody made.
 const MAX_MAP_COUNT_MIN: u64 = 65_530;
-const SWAP_FREE_MIN_BYTES: u64 = 1 << 30;
 /// Where managed memory lives in every process.
 const RANGE_START: usize = MANAGED_BASE as usize;
 const RANGE_END: usize = RANGE_START + MANAGED_LEN as usize;
@@ -66,6 +66,12 @@ impl Check {
         Self::bad(name, status, trouble.what, trouble.fix)
     }
 
+    /// What `farpage run` says when it refuses: what and why, `; `, how to mend it.
+    fn refused(name: &'static str, line: &str) -> Self {
+        let (what, fix) = line.rsplit_once("; ").unwrap_or((line, "see farpage run --help"));
+        Self::bad(name, Status::Fail, what, fix)
+    }
+
     /// A probe that either works or stands in the way.
     fn probed<T>(name: &'static str, result: io::Result<T>, works: &str, status: Status, fix: &str) -> Self {
         match result {
@@ -77,34 +83,34 @@ impl Check {
 
 /// Runs all checks; exit code 1 if one failed.
 pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
+    probe::survive_file_limit();
     let mut checks = vec![
         architecture(),
         kernel(),
+        library(),
         userfaultfd(),
         page_move(),
         full_userfaultfd(),
-        seccomp(),
-        user_dispatch(),
+    ];
+    checks.extend(NEEDS.iter().map(needed));
+    checks.extend([
         proc_files(),
-        memory_file(),
         address_range(),
         overcommit(),
-        address_space_limit(),
+        address_limits(),
+        file_sizes(),
         descriptors(),
         max_map_count(),
-        swap_space(Path::new(DEFAULT_SWAP_DIR)),
-        direct_io(Path::new(DEFAULT_SWAP_DIR)),
-        memory_limit(),
-        huge_pages(),
-        io_uring(),
-    ];
+    ]);
+    checks.extend(swap::checks(&args.swap));
+    checks.extend([memory_limit(), huge_pages(), io_uring()]);
     if let Some(command) = &args.command {
         checks.push(match elf::inspect(command, Credentials::current()) {
             Ok(path) => Check::ok(
                 "command",
                 format!("{}: dynamically linked with glibc", path.display()),
             ),
-            Err(refusal) => command_refused(&refusal.to_string()),
+            Err(refusal) => Check::refused("command", &refusal.to_string()),
         });
     }
     let healthy = checks.iter().all(|check| check.status != Status::Fail);
@@ -115,11 +121,6 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
     };
     let _ = print(&text);
     Ok(u8::from(!healthy))
-}
-
-fn command_refused(text: &str) -> Check {
-    let (what, fix) = text.rsplit_once("; ").unwrap_or((text, "name another program"));
-    Check::bad("command", Status::Fail, what, fix)
 }
 
 fn as_text(checks: &[Check], healthy: bool) -> String {
@@ -187,6 +188,13 @@ fn kernel_version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
+fn library() -> Check {
+    match run::refuse_without_library() {
+        Ok(()) => Check::ok("preload library", "inside this binary"),
+        Err(why) => Check::refused("preload library", &why),
+    }
+}
+
 fn userfaultfd() -> Check {
     if let Some(trouble) = probe::why_no_userfaultfd(false) {
         return Check::trouble("userfaultfd", Status::Fail, trouble);
@@ -228,27 +236,11 @@ fn full_userfaultfd() -> Check {
     }
 }
 
-fn seccomp() -> Check {
-    let fix = "build the kernel with CONFIG_SECCOMP_FILTER=y; in a container allow seccomp(2) and prctl(2)";
-    Check::probed(
-        "seccomp filter",
-        probe::seccomp_filter(),
-        "can be installed",
-        Status::Fail,
-        fix,
-    )
-}
-
-/// Only a program that forks needs it.
-fn user_dispatch() -> Check {
-    let fix = "boot Linux 5.11 or newer; in a container allow prctl(2)";
-    Check::probed(
-        "syscall dispatch",
-        probe::user_dispatch(),
-        "works; a program that forks needs it",
-        Status::Warn,
-        fix,
-    )
+fn needed(need: &Need) -> Check {
+    match need.trouble() {
+        None => Check::ok(need.name, need.works),
+        Some(trouble) => Check::trouble(need.name, Status::Fail, trouble),
+    }
 }
 
 fn proc_files() -> Check {
@@ -259,17 +251,6 @@ fn proc_files() -> Check {
         }
     }
     Check::ok("/proc", "mounted, pagemap readable")
-}
-
-fn memory_file() -> Check {
-    let fix = "sysctl vm.memfd_noexec=0; in a container allow memfd_create in its seccomp profile";
-    Check::probed(
-        "memfd_create",
-        probe::memory_file(),
-        "sealed and mapped executable",
-        Status::Fail,
-        fix,
-    )
 }
 
 /// Looks at the ends of the range and at the list of mappings: to map all of it would ask RLIMIT_AS for
@@ -314,7 +295,7 @@ fn overcommit() -> Check {
     }
 }
 
-fn address_space_limit() -> Check {
+fn address_limits() -> Check {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     for (name, option) in [("Max address space", "-v"), ("Max data size", "-d")] {
         if let Some(bytes) = soft_limit(&limits, name) {
@@ -330,17 +311,17 @@ fn address_space_limit() -> Check {
     Check::ok("address limits", "RLIMIT_AS and RLIMIT_DATA unlimited")
 }
 
+fn file_sizes() -> Check {
+    match supervisor::refuse_small_files() {
+        Ok(()) => Check::ok("file sizes", "RLIMIT_FSIZE unlimited"),
+        Err(why) => Check::refused("file sizes", &why),
+    }
+}
+
 fn descriptors() -> Check {
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    match soft_limit(&limits, "Max open files") {
-        Some(count) if count < NOFILE_MIN => Check::bad(
-            "descriptors",
-            Status::Fail,
-            format!("RLIMIT_NOFILE={count}"),
-            "ulimit -n 1024",
-        ),
-        Some(count) => Check::ok("descriptors", format!("RLIMIT_NOFILE={count}")),
-        None => Check::ok("descriptors", "RLIMIT_NOFILE unlimited"),
+    match supervisor::descriptor_base() {
+        Ok(base) => Check::ok("descriptors", format!("farpage's own are those from {base} on")),
+        Err(why) => Check::refused("descriptors", &why),
     }
 }
 
@@ -361,56 +342,6 @@ fn max_map_count() -> Check {
         ),
         Some(count) => Check::ok("mappings", format!("vm.max_map_count={count}")),
         None => Check::ok("mappings", "vm.max_map_count cannot be read"),
-    }
-}
-
-fn swap_space(directory: &Path) -> Check {
-    let name = "swap space";
-    let shown = directory.display();
-    let elsewhere = "name a directory on a disk: --swap compressed --swap DIR";
-    match (probe::free_bytes(directory), probe::is_tmpfs(directory)) {
-        (Err(error), _) => Check::bad(name, Status::Warn, format!("{shown}: {error}"), elsewhere),
-        (Ok(_), Ok(true)) => Check::bad(
-            name,
-            Status::Warn,
-            format!("{shown} is a tmpfs: swapping there frees no RAM"),
-            elsewhere,
-        ),
-        (Ok(free), _) if free < SWAP_FREE_MIN_BYTES => Check::bad(
-            name,
-            Status::Warn,
-            format!("{shown}: only {} free", format_size(free)),
-            elsewhere,
-        ),
-        (Ok(free), _) => Check::ok(name, format!("{shown}: {} free", format_size(free))),
-    }
-}
-
-fn direct_io(directory: &Path) -> Check {
-    let (name, shown) = ("direct I/O", directory.display());
-    match probe::direct_io(directory) {
-        Ok(needs) if needs.offset_align > 4096 || needs.memory_align > 4096 => Check::bad(
-            name,
-            Status::Warn,
-            format!(
-                "{shown}: wants alignment {} / {}",
-                needs.memory_align, needs.offset_align
-            ),
-            "name a directory on another disk: --swap DIR",
-        ),
-        Ok(needs) => Check::ok(
-            name,
-            format!(
-                "{shown}: unlinked file, alignment {} / {}",
-                needs.memory_align, needs.offset_align
-            ),
-        ),
-        Err(error) => Check::bad(
-            name,
-            Status::Warn,
-            format!("{shown}: no unlinked file with O_DIRECT: {error}"),
-            "name a directory on ext4, xfs or btrfs that you can write: --swap DIR",
-        ),
     }
 }
 
@@ -499,10 +430,15 @@ mod tests {
             userfaultfd(),
             full_userfaultfd(),
             overcommit(),
-            swap_space(Path::new("/no/such/directory")),
-            direct_io(Path::new("/proc")),
-            command_refused("x: statically linked; use a dynamic build"),
+            file_sizes(),
+            descriptors(),
+            Check::refused("command", "x: statically linked; use a dynamic build"),
         ];
+        let checks: Vec<_> = checks
+            .into_iter()
+            .chain(NEEDS.iter().map(needed))
+            .chain(swap::checks(&[]))
+            .collect();
         assert!(
             checks
                 .iter()
@@ -510,7 +446,6 @@ mod tests {
             "{checks:#?}"
         );
         assert_eq!(checks[6].fix.as_deref(), Some("use a dynamic build"));
-        assert_eq!(checks[4].status, Status::Warn);
     }
 
     #[test]

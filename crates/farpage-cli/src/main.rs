@@ -14,6 +14,7 @@
 //! | `bench` | `farpage bench`, and the parts of it that are processes of their own |
 //! | `sim` | `farpage sim`: what is simulated |
 //! | `doctor` | `farpage doctor` |
+//! | `needs` | what `run` and `doctor` ask the kernel for |
 //! | `probe` | questions to the kernel; all unsafe code |
 #![deny(unsafe_code)]
 
@@ -24,6 +25,7 @@ mod doctor;
 mod elf;
 mod json;
 mod limits;
+mod needs;
 mod probe;
 mod run;
 mod sigpipe;

@@ -1,5 +1,5 @@
-//! Questions to the kernel that only a system call answers. Each is tried for real on something thrown away
-//! right after, because version numbers and configuration files do not know about containers.
+//! Questions to the kernel that only a system call answers. Each is tried for real, on something thrown away
+//! right after where it would stay, because version numbers and configuration files do not know about containers.
 //!
 //! # Safety
 //! The only unsafe code of this crate. Every pointer handed to the kernel is to a live local value or mapping
@@ -93,6 +93,11 @@ impl Trouble {
             what: what.into(),
             fix: fix.into(),
         }
+    }
+
+    /// Both in one line.
+    pub fn line(&self) -> String {
+        format!("{}; {}", self.what, self.fix)
     }
 }
 
@@ -331,7 +336,14 @@ pub fn address_range_free(start: usize, len: usize) -> io::Result<()> {
     Mapping::new(start, len, libc::PROT_NONE, flags, -1).map(drop)
 }
 
-/// Installs a seccomp filter that allows everything, in a child that ends at once.
+/// Whether that much more address space can be had.
+pub fn address_space(bytes: u64) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    Mapping::new(0, bytes as usize, libc::PROT_NONE, flags, -1).map(drop)
+}
+
+/// Whether a seccomp filter that traps calls could be installed for all threads. None is: the kernel takes the flags, and finds no filter
+/// at a null pointer.
 pub fn seccomp_filter() -> io::Result<()> {
     let action: u32 = libc::SECCOMP_RET_TRAP;
     let (get, install) = (libc::SECCOMP_GET_ACTION_AVAIL, libc::SECCOMP_SET_MODE_FILTER);
@@ -340,36 +352,13 @@ pub fn seccomp_filter() -> io::Result<()> {
     if unsafe { libc::syscall(libc::SYS_seccomp, get, 0, &raw const action) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut allow = libc::sock_filter {
-        code: 0x06,
-        jt: 0,
-        jf: 0,
-        k: libc::SECCOMP_RET_ALLOW,
-    }; // BPF_RET | BPF_K
-    let program = libc::sock_fprog {
-        len: 1,
-        filter: &mut allow,
-    };
+    let (all_threads, none) = (libc::SECCOMP_FILTER_FLAG_TSYNC, ptr::null::<libc::sock_fprog>());
     // SAFETY:
-    // - the child makes system calls only: no allocation, no lock, `_exit` at the end.
-    // - `program` points to one live instruction.
-    let child = unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-            let failed = libc::syscall(libc::SYS_seccomp, install, 0, &raw const program) < 0;
-            libc::_exit(if failed { *libc::__errno_location() } else { 0 });
-        }
-        check(child)?
-    };
-    let mut status = 0;
-    // SAFETY:
-    // - `child` is our own child, `status` a live int.
-    check(unsafe { libc::waitpid(child, &mut status, 0) })?;
-    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
-        (true, 0) => Ok(()),
-        (true, errno) => Err(io::Error::from_raw_os_error(errno)),
-        (false, _) => Err(io::Error::other("the trial process was killed")),
+    // - no filter can be read there, so that nothing changes.
+    unsafe { libc::syscall(libc::SYS_seccomp, install, all_threads, none) };
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+        error => Err(error),
     }
 }
 
@@ -418,19 +407,6 @@ pub fn io_uring() -> io::Result<()> {
     // SAFETY:
     // - `params` is live and of the size of the structure.
     own(unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) }).map(drop)
-}
-
-/// Free bytes for this user in the file system of `path`.
-pub fn free_bytes(path: &Path) -> io::Result<u64> {
-    let path = c_path(path)?;
-    let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY:
-    // - the path is a C string, `answer` a live `struct statvfs`.
-    check(unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) })?;
-    // SAFETY:
-    // - plain integers, for which zero bytes are a value; the kernel has filled them in.
-    let answer = unsafe { answer.assume_init() };
-    Ok(answer.f_bavail.saturating_mul(answer.f_frsize))
 }
 
 /// Whether the files of `path` live in RAM.
@@ -551,6 +527,12 @@ const _: () = {
     assert!(mem::size_of::<UffdioMove>() == 40);
 };
 
+/// From now on a file that gets longer than the limit allows is an error (EFBIG), and does not end this process (SIGXFSZ).
+pub fn survive_file_limit() {
+    // SAFETY: ignores a signal that nothing here waits for.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process.
@@ -583,9 +565,7 @@ mod tests {
             seccomp_filter(),
         );
         let _ = (memory_file(), io_uring(), direct_io(Path::new("/var/tmp")));
-        assert!(free_bytes(Path::new("/")).is_ok());
-        assert!(free_bytes(Path::new("/no/such/path")).is_err());
-        assert!(is_tmpfs(Path::new("/")).is_ok());
+        assert!(is_tmpfs(Path::new("/")).is_ok() && is_tmpfs(Path::new("/no/such/path")).is_err());
         assert!(may_execute(Path::new("/bin/sh")) && !may_execute(Path::new("/etc/passwd")));
     }
 

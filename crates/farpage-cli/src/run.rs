@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use farpage::snapshot::Snapshot;
-use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, PathSpec, RunConfig, RunError};
+use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
 use farpage_core::units::format_size;
 
 use crate::args::{DeliveryArg, RunArgs};
 use crate::elf::{self, Credentials, Refusal};
 use crate::json::{self, RunFacts};
+use crate::needs::{NEEDS, Need};
 use crate::stat::Columns;
 use crate::{
     EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, limits, probe, say, sigpipe, spec, summary,
@@ -30,15 +31,15 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     if is_disabled() {
         return Err(run_plainly(&args.command));
     }
-    if preload::LIBRARY.is_empty() {
-        return Err(failed(
-            "this binary carries no preload library; build it with `make build`",
-        ));
-    }
+    refuse_without_library().map_err(failed)?;
+    supervisor::refuse_small_files().map_err(failed)?;
     let page_cluster = args.page_cluster().map_err(|why| failed(&why))?;
     let areas = spec::areas(&args.swap).map_err(failed)?;
     check_command(&args.command)?;
     let delivery = delivery(args.delivery)?;
+    if let Some(trouble) = NEEDS.iter().find_map(Need::trouble) {
+        return Err(failed(trouble.line()));
+    }
     let ram_bytes = args.ram.resolve(limits::available_bytes().map_err(failed)?);
     let stats_file = args.stats_json.as_deref().map(StatsFile::open).transpose()?;
     if !args.quiet {
@@ -84,6 +85,16 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     }
 }
 
+/// # Errors
+/// One line, where the binary was built without `make build`.
+pub fn refuse_without_library() -> Result<(), String> {
+    if preload::LIBRARY.is_empty() {
+        Err("this binary carries no preload library; build it with `make build`".to_owned())
+    } else {
+        Ok(())
+    }
+}
+
 /// What is said of a compressed tier that is larger than the budget allows.
 fn too_much_compressed(areas: &[AreaSpec], ram_bytes: u64) -> Option<String> {
     let most = supervisor::compressed_max(ram_bytes);
@@ -99,20 +110,28 @@ fn too_much_compressed(areas: &[AreaSpec], ram_bytes: u64) -> Option<String> {
 
 /// What is said of swap files that lie in RAM themselves.
 fn in_memory(areas: &[AreaSpec]) -> impl Iterator<Item = String> {
-    areas.iter().filter_map(|area| {
-        let AreaSpec::Path(PathSpec { path, .. }) = area else {
-            return None;
-        };
-        // A file that is not there yet is made in the directory that it names.
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let place = if path.exists() { path } else { directory.unwrap_or(Path::new(".")) };
-        let held_in_ram = fs::metadata(place).is_ok_and(|meta| !meta.file_type().is_block_device())
-            && probe::is_tmpfs(place).unwrap_or(false);
-        held_in_ram.then(|| {
-            let shown = path.display();
-            format!("--swap {shown}: is on a tmpfs, whose files lie in RAM: swapping there frees none; name a place on a disk")
-        })
+    areas.iter().filter_map(|area| match area {
+        AreaSpec::Path(spec) if is_in_memory(&spec.path) => Some(format!(
+            "--swap {}: {IN_MEMORY}; name a place on a disk",
+            spec.path.display()
+        )),
+        _ => None,
     })
+}
+
+/// What is wrong with a swap file that lies in RAM.
+pub const IN_MEMORY: &str = "is on a tmpfs, whose files lie in RAM: swapping there frees none";
+
+pub fn is_in_memory(path: &Path) -> bool {
+    // A file that is not there yet is made in the directory that it names.
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let place = if path.exists() {
+        path
+    } else {
+        directory.unwrap_or(Path::new("."))
+    };
+    fs::metadata(place).is_ok_and(|meta| !meta.file_type().is_block_device())
+        && probe::is_tmpfs(place).unwrap_or(false)
 }
 
 fn failed(text: impl Into<String>) -> Failure {
@@ -190,10 +209,7 @@ fn delivery(asked: DeliveryArg) -> Result<Delivery, Failure> {
     };
     match probe::why_no_userfaultfd(matches!(delivery, Delivery::Thread)) {
         None => Ok(delivery),
-        Some(trouble) => Err(failed(format!(
-            "cannot catch page faults: {}; {}",
-            trouble.what, trouble.fix
-        ))),
+        Some(trouble) => Err(failed(format!("cannot catch page faults: {}", trouble.line()))),
     }
 }
 

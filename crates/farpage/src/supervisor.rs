@@ -8,7 +8,7 @@
 //! Runs in a process of its own; the unsafe parts are fork-time set-up of descriptors and plain system calls.
 #![allow(unsafe_code)]
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -31,7 +31,7 @@ use crate::join::ENV_POOL;
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::mm::fd;
-use crate::pool::{Geometry, MAX_AREAS, Pool, flag};
+use crate::pool::{Geometry, Layout, Pool, flag};
 use crate::snapshot::Snapshot;
 use crate::sys::Errno;
 use crate::{sys, tier_files};
@@ -121,13 +121,12 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
             format_size(config.ram_bytes)
         )));
     }
-    refuse_small_files().map_err(RunError::Setup)?;
     let open = areas::open_all(&config.areas).map_err(RunError::Setup)?;
     let (pool_fd, pool) = make_pool(&config, &open).map_err(RunError::Setup)?;
-    let bell = Bell::hang(pool.header()).map_err(|e| RunError::Setup(format!("cannot make a pipe: {e}")))?;
-    let mut life = Life::begin().map_err(|e| RunError::Setup(format!("cannot make a pipe: {e}")))?;
-    let library = make_library(config.preload)
-        .map_err(|e| RunError::Setup(format!("cannot place the preload library in memory: {e}")))?;
+    let bell = Bell::hang(pool.header()).map_err(|e| no_start("make a pipe", &e))?;
+    let mut life = Life::begin().map_err(|e| no_start("make a pipe", &e))?;
+    let library =
+        make_library(config.preload).map_err(|e| no_start("place the preload library in memory", &e))?;
     // A signal sent to us while the command starts waits until there is somebody to pass it on to.
     let signals = SignalState::hold(&FORWARDED, config.ignores_sigpipe);
     let given = [
@@ -168,24 +167,43 @@ pub const fn compressed_max(ram_bytes: u64) -> u64 {
     ram_bytes / 4 * 3
 }
 
-fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), String> {
+/// What the tables of a tree are made for. `blocks` are those of the paths among the areas.
+///
+/// # Errors
+/// One line, where a file or device has more blocks than there are slots for.
+pub fn geometry(ram_bytes: u64, areas: &[AreaSpec], blocks: &[u64]) -> Result<Geometry, String> {
     let mut geometry = Geometry::default();
-    for (i, area) in open.iter().enumerate().take(MAX_AREAS) {
-        geometry.area_blocks[i] = area.blocks;
+    for (wanted, blocks) in geometry.area_blocks.iter_mut().zip(blocks) {
+        *wanted = *blocks;
     }
-    let compressed = config.areas.iter().find_map(|spec| match spec {
-        AreaSpec::Compressed { limit } => Some(
-            limit
-                .unwrap_or(if open.is_empty() {
-                    u64::MAX
-                } else {
-                    config.ram_bytes * 2 / 5
-                })
-                .min(compressed_max(config.ram_bytes)),
-        ),
+    let most = compressed_max(ram_bytes);
+    let by_default = if blocks.is_empty() {
+        most
+    } else {
+        ram_bytes * 2 / 5
+    };
+    let compressed = areas.iter().find_map(|spec| match spec {
+        AreaSpec::Compressed { limit } => Some(limit.unwrap_or(by_default).min(most)),
         AreaSpec::Path(_) => None,
     });
     geometry.zpages = compressed.unwrap_or(0) / ZPAGE_BYTES as u64;
+    let rooms = Layout::new(&geometry).device_slots;
+    for ((spec, blocks), room) in areas::paths(areas).zip(blocks).zip(rooms) {
+        if *blocks > room {
+            return Err(format!(
+                "--swap {0}: {1} is more than there are slots for (16T in all); give it as {0}:{2}G",
+                spec.path.display(),
+                format_size(blocks * PAGE_SIZE as u64),
+                (room * PAGE_SIZE as u64) >> 30
+            ));
+        }
+    }
+    Ok(geometry)
+}
+
+fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), String> {
+    let blocks: Vec<_> = open.iter().map(|area| area.blocks).collect();
+    let geometry = geometry(config.ram_bytes, &config.areas, &blocks)?;
     let (pool_fd, pool) = Pool::create(&geometry).map_err(no_pool)?;
     let header = pool.header();
     let pages = (config.ram_bytes / PAGE_SIZE as u64) as i64;
@@ -228,15 +246,6 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         .huge_swapout
         .store(config.huge_swapout as u32, Ordering::Relaxed);
     for (index, area) in open.iter().enumerate() {
-        let room = pool.layout().device_slots[index];
-        if area.blocks > room {
-            return Err(format!(
-                "--swap {0}: {1} is more than there are slots for (16T in all); give it as {0}:{2}G",
-                area.name,
-                format_size(area.blocks * PAGE_SIZE as u64),
-                (room * PAGE_SIZE as u64) >> 30
-            ));
-        }
         tier_files::describe(&pool, index, area)
             .map_err(|e| format!("--swap {}: {e}; name another place", area.name))?;
         tier_files::open_to_pages(&pool, index);
@@ -244,8 +253,11 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
     Ok((pool_fd, pool))
 }
 
-/// The kernel ends who writes a file beyond such a limit (SIGXFSZ), and the tables are a file in memory.
-fn refuse_small_files() -> Result<(), String> {
+/// To be asked first: the kernel ends who makes a file longer than such a limit (SIGXFSZ), and the tables are a file in memory.
+///
+/// # Errors
+/// One line, where there is one.
+pub fn refuse_small_files() -> Result<(), String> {
     let limit = sys::soft_limit(libc::RLIMIT_FSIZE);
     if limit == libc::RLIM_INFINITY {
         return Ok(());
@@ -257,21 +269,36 @@ fn refuse_small_files() -> Result<(), String> {
     ))
 }
 
-fn no_pool(error: Errno) -> String {
-    let cause = if error.0 == libc::ENOMEM {
-        "; is the address space limited (ulimit -v, RLIMIT_AS)? Its tables need 8 GiB of that, though little memory: raise the limit, or lift it"
-    } else {
-        ""
+/// What `farpage run` needs and could not have, why, and how to mend it.
+fn no_start(what: &str, error: &io::Error) -> RunError {
+    let fix = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files: ulimit -n 1024",
+        Some(libc::ENOMEM | libc::ENOSPC) => "free some memory",
+        _ => "`farpage doctor` may know the fix",
     };
-    format!("cannot create the pool in memory: {error}{cause}")
+    RunError::Setup(format!("cannot {what}: {error}; {fix}"))
+}
+
+fn no_pool(error: Errno) -> String {
+    let fix = match error.0 {
+        libc::ENOMEM => {
+            "is the address space limited (ulimit -v, RLIMIT_AS)? farpage's tables need 8 GiB of that, though little memory: raise the limit, or lift it"
+        }
+        libc::EMFILE | libc::ENFILE => "raise the limit of open files: ulimit -n 1024",
+        _ => "`farpage doctor` may know the fix",
+    };
+    format!("cannot create the pool in memory: {error}; {fix}")
 }
 
 /// The inherited descriptors live just below the soft limit (or 1024, which select can still name).
-fn descriptor_base() -> Result<i32, String> {
+///
+/// # Errors
+/// One line, where it leaves no room for them.
+pub fn descriptor_base() -> Result<i32, String> {
     let top = sys::soft_limit(libc::RLIMIT_NOFILE).min(1024) as i32;
     if top < 48 {
         return Err(format!(
-            "the limit of open files is {top}; farpage needs 48: raise it with `ulimit -n 1024`"
+            "the limit of open files is {top}, farpage needs 48; raise it: ulimit -n 1024"
         ));
     }
     Ok(top - fd::COUNT)
@@ -347,16 +374,25 @@ fn start(
             Ok(())
         });
     }
-    command.spawn().map_err(|error| {
-        let name = config.command[0].to_string_lossy();
-        match error.kind() {
-            io::ErrorKind::NotFound => RunError::NotFound(format!("{name}: command not found")),
-            io::ErrorKind::PermissionDenied => {
-                RunError::NotExecutable(format!("{name}: not executable: {error}"))
-            }
-            _ => RunError::NotExecutable(format!("{name}: cannot be run: {error}")),
+    command
+        .spawn()
+        .map_err(|error| not_started(&config.command[0], &error))
+}
+
+/// Why the kernel did not start the command, and how to mend it.
+fn not_started(command: &OsStr, error: &io::Error) -> RunError {
+    let name = command.display();
+    let fix = match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            return RunError::NotFound(format!("{name}: not found; check the name, or give its path"));
         }
-    })
+        Some(libc::EACCES | libc::EPERM) => "check its permissions, and whether its disk is mounted noexec",
+        Some(libc::EAGAIN) => "raise the limit of processes: ulimit -u",
+        Some(libc::ENOMEM) => "free some memory",
+        Some(libc::E2BIG) => "give it fewer arguments or a smaller environment",
+        _ => "check that it runs without farpage",
+    };
+    RunError::NotExecutable(format!("{name}: cannot be run: {error}; {fix}"))
 }
 
 fn cvt(result: i32) -> io::Result<i32> {

@@ -89,6 +89,12 @@ impl Layout {
         self.cluster_count * CLUSTER_SLOTS as u64
     }
 
+    /// Bytes of addresses that a managed process needs for it.
+    #[must_use]
+    pub fn addresses(&self) -> u64 {
+        self.common + STATES_LEN
+    }
+
     /// The devices: areas in the order given, then the one without a file.
     pub(super) fn devices(&self) -> [Device; DEVICES] {
         let mut first_cluster = 1;
