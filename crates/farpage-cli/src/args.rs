@@ -387,9 +387,9 @@ impl HugeSwapinArg {
 pub enum Readahead {
     /// Nothing
     None,
-    /// Neighbours in the swap file, up to 8 pages, as Linux does on rotating disks
+    /// Neighbours in the swap file, up to 8 pages or 2^N of --page-cluster N, as Linux does on rotating disks
     Cluster,
-    /// Neighbours in memory, up to 8 pages, as Linux does otherwise
+    /// Neighbours in memory, up to 8 pages or 2^N of --page-cluster N, as Linux does otherwise
     Vma,
     /// Streams of each thread: forward, backward, strided, up to 4 MiB
     Adaptive,
