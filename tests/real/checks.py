@@ -1,5 +1,6 @@
 """The command itself: exit codes, streams, summary, refusals, what it writes about a run."""
 
+import ctypes
 import json
 import os
 import re
@@ -140,6 +141,52 @@ def interrupt(context):
         wait_for_text(job, "ready")
         job.process.send_signal(signal.SIGINT)
         check(job.wait() == 7, "a signal to farpage alone did not reach the program")
+
+
+# Blocks all signals and says which arrive, with the value that one was queued with, until SIGTERM does.
+ARRIVED = """
+import ctypes, signal
+libc = ctypes.CDLL(None)
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+every, told = (ctypes.c_char * 128)(), (ctypes.c_int * 32)()
+libc.sigfillset(every)
+print('ready', flush=True)
+while (number := libc.sigwaitinfo(every, told)) != signal.SIGTERM:
+    print('got', number, told[6] if told[2] == -1 else '-', flush=True)
+"""
+# What nobody catches, a child's end, job control, and what a fault of its own raises.
+NOT_PASSED_ON = "KILL STOP CHLD TSTP TTIN TTOU CONT PIPE ABRT SEGV BUS ILL FPE SYS TRAP".split()
+
+
+@test("forwarded", ALL)
+def forwarded(context):
+    """Every other signal that is sent to farpage alone reaches the program, once. SIGALRM and those of real time once ended farpage,
+    and the program went on without."""
+    kept = {getattr(signal, f"SIG{name}") for name in NOT_PASSED_ON}
+    numbers = sorted(signal.valid_signals() - kept - {signal.SIGTERM})
+    check({signal.SIGALRM, signal.SIGRTMIN, signal.SIGRTMAX} <= set(numbers), f"{numbers}")
+    libc = ctypes.CDLL(None)
+    with context.start(64, ["python3", "-c", ARRIVED]) as job:
+        wait_for_text(job, "ready")
+        for number in numbers:
+            job.process.send_signal(number)
+        for number in (signal.SIGUSR1, signal.SIGRTMIN):
+            wait_for_text(job, f"got {number} -")
+            check(libc.sigqueue(job.process.pid, int(number), ctypes.c_void_p(4711)) == 0, "sigqueue")
+            wait_for_text(job, f"got {number} 4711")
+        job.process.terminate()
+        check(job.wait() == 0, f"exit code: {job.err.read_text()[-300:]}")
+        got = sorted(line.split()[1:] for line in job.out.read_text().splitlines() if line.startswith("got"))
+        queued = [[str(int(number)), "4711"] for number in (signal.SIGUSR1, signal.SIGRTMIN)]
+        check(got == sorted([*([str(int(number)), "-"] for number in numbers), *queued]), f"arrived: {got}")
+
+
+@test("alarm-before", ALL)
+def alarm_before(context):
+    """An alarm that was set before the exec of farpage ends the program, as it would have without."""
+    first = "import os, signal, sys; signal.setitimer(signal.ITIMER_REAL, 1); os.execvp(sys.argv[1], sys.argv[1:])"
+    got = context.plain(["python3", "-c", first, *run_words("-q", "--ram", "64M"), "sleep", 20])
+    check(got.code == 128 + signal.SIGALRM and got.seconds < 15, f"exit code {got.code} after {got.seconds:.1f} s")
 
 
 @test("early-signal", ALL)

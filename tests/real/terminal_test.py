@@ -1,6 +1,7 @@
 """Programs on a terminal and those that leave it: job control, forkpty, daemon."""
 
 import shlex
+import signal
 
 from cases import swapped_out
 from checks import run_words
@@ -56,6 +57,38 @@ line = sys.stdin.readline().strip()
 print('READ', len(line), 'SUM' if held == bytearray(b'farpage!') * (12 << 20) else 'WRONG', flush=True)
 """
 
+# Starts the command on a terminal of its own, and sends what the terminal sends: Ctrl-C, and that its size has changed.
+TYPED = """
+import fcntl, os, pty, struct, sys, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+seen = b''
+try:
+    while part := os.read(terminal, 4096):
+        seen += part
+        if seen.endswith(b'READY\\r\\n'):
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('4H', 43, 101, 0, 0))
+            os.write(terminal, b'\\x03')
+except OSError:
+    pass
+print(seen.decode())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+# Says which of both came, and a moment later how often.
+COUNTED = """
+import signal, time
+got = []
+for number in (signal.SIGINT, signal.SIGWINCH):
+    signal.signal(number, lambda number, _: got.append(int(number)))
+print('REA' + 'DY', flush=True)
+end = time.monotonic() + 20
+while len(set(got)) < 2 and time.monotonic() < end:
+    time.sleep(0.01)
+time.sleep(0.3)
+print('GOT', sorted(got))
+"""
+
 # A child on a terminal of its own reads what it inherited, swapped out or not; so does a daemon, whose parent has ended.
 CHILDREN = """
 import ctypes, os, pty, sys
@@ -96,6 +129,15 @@ def job_control(context):
     got = context.plain(["python3", "-c", SHELL, command, mark], timeout_s=90)
     check(got.code == 0, f"exit code {got.code}: {got.err[-500:]}")
     check(got.out.split() and set(got.out.split()) == {"T"}, f"states of farpage and the program when stopped: {got.out!r}")
+
+
+@test("terminal-signals")
+def terminal_signals(context):
+    """What the terminal sends to the whole group arrives once: farpage passes on only what a process sends to it."""
+    words = [*run_words("-q", "--ram", "64M"), "python3", "-c", COUNTED]
+    got = context.plain(["python3", "-c", TYPED, *words])
+    wanted = f"GOT {sorted(map(int, (signal.SIGINT, signal.SIGWINCH)))}"
+    check(got.code == 0 and wanted in got.out, f"exit code {got.code}: {got.out[-300:]!r} {got.err[-300:]}, expected {wanted}")
 
 
 @test("terminal-and-daemon", ("quick", "soak", "user"), per_delivery=True)

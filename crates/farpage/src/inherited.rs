@@ -18,13 +18,13 @@ pub struct SignalState {
 impl SignalState {
     /// The calling thread's mask, and what is to become of SIGPIPE. From now on signals in `held` wait, until
     /// [`release`](Self::release).
-    pub fn hold(held: &[i32], ignores_sigpipe: bool) -> Self {
+    pub fn hold(held: impl Iterator<Item = i32>, ignores_sigpipe: bool) -> Self {
         let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: sets and masks of our own; the old mask fills the room it is given, which is valid as it is too.
         let mask = unsafe {
             let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
             libc::sigemptyset(set.as_mut_ptr());
-            for &sig in held {
+            for sig in held {
                 libc::sigaddset(set.as_mut_ptr(), sig);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), mask.as_mut_ptr());

@@ -30,6 +30,7 @@ pub mod fault;
 pub mod file_limit;
 pub mod filter;
 pub mod fork;
+mod forwarded;
 pub mod gate;
 mod hints;
 pub mod huge;

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::Ordering;
 
 use farpage_core::huge::{Huge, SwapIn, SwapOut};
 use farpage_core::readahead::Policy;
@@ -26,6 +26,7 @@ use farpage_core::zpool::ZPAGE_BYTES;
 use crate::areas::{self, OpenArea};
 use crate::bell::Bell;
 use crate::control::Server;
+use crate::forwarded;
 use crate::inherited::SignalState;
 use crate::join::ENV_POOL;
 use crate::ledger::Ledger;
@@ -128,7 +129,7 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     let library =
         make_library(config.preload).map_err(|e| no_start("place the preload library in memory", &e))?;
     // A signal sent to us while the command starts waits until there is somebody to pass it on to.
-    let signals = SignalState::hold(&FORWARDED, config.ignores_sigpipe);
+    let signals = SignalState::hold(forwarded::signals(), config.ignores_sigpipe);
     let given = [
         (pool_fd, fd::POOL),
         (library.as_raw_fd(), fd::LIBRARY),
@@ -136,7 +137,7 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     ];
     let started = start(&config, &pool, &given, &open, signals);
     if let Ok(child) = &started {
-        forward_signals(child.id() as i32);
+        forwarded::begin(child.id() as i32);
     }
     signals.release();
     let mut child = started?;
@@ -412,39 +413,6 @@ fn tick_ms(server: &Server) -> i32 {
     }
 }
 
-static CHILD: AtomicI32 = AtomicI32::new(0);
-
-const FORWARDED: [i32; 6] = [
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-];
-
-/// The terminal's own signals, the kernel's, reach the program by its process group; what a process sends to us is passed on.
-fn forward_signals(child: i32) {
-    extern "C" fn pass_on(sig: i32, info: *const libc::siginfo_t, _context: *const libc::c_void) {
-        // SAFETY: the kernel's siginfo; kill is async-signal-safe.
-        unsafe {
-            if (*info).si_code <= 0 {
-                libc::kill(CHILD.load(Ordering::Relaxed), sig);
-            }
-        }
-    }
-    CHILD.store(child, Ordering::Relaxed);
-    // SAFETY: installs handlers that only call kill; all zero is a sigaction.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = pass_on as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        for sig in FORWARDED {
-            libc::sigaction(sig, &raw const action, std::ptr::null_mut());
-        }
-    }
-}
-
 /// What the supervisor looks at, again and again.
 struct Rounds {
     bell: Bell,
@@ -486,6 +454,7 @@ fn watch(child: &mut Child, rounds: &mut Rounds, on_tick: &mut Option<OnTick>) -
     loop {
         rounds.wait(pidfd);
         if let Ok(Some(status)) = child.try_wait() {
+            forwarded::end();
             // SAFETY: our own descriptor.
             unsafe { libc::close(pidfd) };
             return status

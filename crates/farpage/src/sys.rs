@@ -481,6 +481,18 @@ pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
     unsafe { call(libc::SYS_kill, [pid as u64, signal as u64, 0, 0, 0, 0]) }.map(drop)
 }
 
+/// Sends a signal with the value that it was queued with here.
+pub fn queue_signal(pid: i32, signal: i32, info: *const libc::siginfo_t) -> Result<(), Errno> {
+    // SAFETY: the kernel reads the information, and answers EFAULT where it can't.
+    unsafe {
+        call(
+            libc::SYS_rt_sigqueueinfo,
+            [pid as u64, signal as u64, info as u64, 0, 0, 0],
+        )
+    }
+    .map(drop)
+}
+
 /// Sends a signal to this thread: one it does not block is there when this returns.
 pub fn raise(signal: i32) {
     // SAFETY: touches no memory.

@@ -1,0 +1,100 @@
+//! Signals that a process sends to `farpage run` and means for the program.
+//!
+//! # Safety
+//! Installs handlers that read one word and make one system call.
+#![allow(unsafe_code)]
+
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::sys;
+
+/// Not passed on: what nobody can catch, a child's end, job control (shells continue the whole group, and would do it twice), and
+/// what a fault of the supervisor's own raises.
+const KEPT: [i32; 15] = [
+    libc::SIGKILL,
+    libc::SIGSTOP,
+    libc::SIGCHLD,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGCONT,
+    libc::SIGPIPE,
+    libc::SIGABRT,
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGSYS,
+    libc::SIGTRAP,
+];
+/// Up to here the numbers are the same everywhere; real-time signals begin above what libc keeps for itself.
+const STANDARD_MAX: i32 = 31;
+
+/// The program; 0 before it is there and after its end.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+/// What is passed on.
+pub fn signals() -> impl Iterator<Item = i32> {
+    let standard = (1..=STANDARD_MAX).filter(|sig| !KEPT.contains(sig));
+    standard.chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
+/// From now on they go to the child.
+pub fn begin(child: i32) {
+    CHILD.store(child, Ordering::Relaxed);
+    // SAFETY: installs a handler that is safe at any moment; all zero is a sigaction.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = pass_on as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        for sig in signals() {
+            libc::sigaction(sig, &raw const action, ptr::null_mut());
+        }
+    }
+}
+
+/// The child has ended, and its number may be another's soon.
+pub fn end() {
+    CHILD.store(0, Ordering::Relaxed);
+}
+
+/// The terminal's signals, which the kernel sends, reach the program by its process group, and limits of CPU time are each
+/// process's own. But an alarm that was set before farpage's exec is the program's.
+extern "C" fn pass_on(sig: i32, info: *const libc::siginfo_t, _context: *const libc::c_void) {
+    // SAFETY: the kernel's siginfo.
+    let code = unsafe { (*info).si_code };
+    let child = CHILD.load(Ordering::Relaxed);
+    // Its end is on its way then, or it has ended: nobody is to be told.
+    let _ = match code {
+        _ if child == 0 => Ok(()),
+        libc::SI_QUEUE => sys::queue_signal(child, sig, info),
+        _ if code <= 0 || sig == libc::SIGALRM => sys::kill(child, sig),
+        _ => Ok(()),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_can_be_caught_and_is_not_kept() {
+        let all: Vec<i32> = signals().collect();
+        assert_eq!(
+            all.len(),
+            STANDARD_MAX as usize - KEPT.len() + (libc::SIGRTMAX() - libc::SIGRTMIN() + 1) as usize
+        );
+        for sig in [
+            libc::SIGINT,
+            libc::SIGALRM,
+            libc::SIGWINCH,
+            libc::SIGRTMIN(),
+            libc::SIGRTMAX(),
+        ] {
+            assert!(all.contains(&sig), "{sig}");
+        }
+        assert!(KEPT.iter().all(|sig| !all.contains(sig)));
+    }
+}
