@@ -87,11 +87,15 @@ class Context:
     def budget_run(self, budget_mib, argv, **options):
         """Runs to the end and checks what every run must keep: in time, budget kept, nothing left behind."""
         with self.start(budget_mib, argv, **options) as job:
-            code = job.wait()
-            if code is None:
-                raise AssertionError(f"{argv[0]}: no end within {job.limits.timeout_s:.0f} s: {last_words(job)}")
-            self.finish(job)
-            return Outcome(code, job, self.stats_path)
+            return self.outcome(job, argv[0])
+
+    def outcome(self, job, name):
+        """The same of one that was started."""
+        code = job.wait()
+        if code is None:
+            raise AssertionError(f"{name}: no end within {job.limits.timeout_s:.0f} s: {last_words(job)}")
+        self.finish(job)
+        return Outcome(code, job, self.stats_path)
 
     def finish(self, job):
         """What holds at the end of every run under farpage: nothing left behind, the budget kept."""
