@@ -16,8 +16,18 @@ from context import numpy_sort, test
 ALL = ("quick", "soak", "user")
 STATS_KEYS = (
     "schema ram_budget_bytes peak_tree_bytes pgmajfault pswpin pswpout zswpin zswpout swpin_zero swpout_zero "
-    "swap_ra swap_ra_hit thp_swpout thp_swpout_fallback thp_swpin"
+    "swap_ra swap_ra_hit thp_swpout thp_swpout_fallback thp_swpin stall_ns compression_ratio"
 ).split()
+# The lines of a summary: what stands in each, and the counts of /proc/vmstat's names in it.
+TIME, SIZE = r"[\d.]+ (?:[num]?s)", r"[\d.]+ \w+"
+SUMMARY = (
+    (rf"budget 32 MiB, peak of the tree {SIZE} \(farpage's own books {SIZE}\), {TIME}", ()),
+    (r"faults +count +p50 +p90 +p99 +p99\.9", ()),
+    *((rf"  {source} +\d+(?: +(?:-|{TIME})){{4}}", ()) for source in ("zero", "swap cache", "compressed", "file", "all")),
+    (r"swap-out: .*", ("zswpout", "pswpout", "swpout_zero")),
+    (r"swap-in: .*", ("zswpin", "pswpin", "swpin_zero", "swap_ra", "swap_ra_hit")),
+    (rf"compressed {SIZE} to {SIZE} \([\d.]+:1\); stalled {TIME} \([\d.]+%\)", ()),
+)
 
 
 def run_words(*options):
@@ -236,8 +246,14 @@ def file_descriptors(context):
 def summary(context):
     got = context.budget_run(32, numpy_sort(80), quiet=False)
     check(got.code == 0, f"exit code {got.code}: {got.err[-200:]}")
-    for word in ("budget", "peak", "p50", "p99"):
-        check(word in got.err.lower(), f"the summary does not tell {word!r}: {got.err[-600:]}")
+    for pattern, names in SUMMARY:
+        found = re.search(rf"^farpage: {pattern}$", got.err, re.MULTILINE)
+        check(found, f"the summary has no line {pattern!r}: {got.err[-1200:]}")
+        for name in names:
+            check(re.search(rf"\b{name} {got.stats[name]}\b", found[0]), f"{name} is {got.stats[name]}: {found[0]}")
+    for source in ("zero", "cached", "compressed", "file", "all"):
+        times = got.stats["latency_ns"][source]
+        check(times["p50"] <= times["p90"] <= times["p99"] <= times["p99_9"], f"latency of {source}: {times}")
     missing = [key for key in STATS_KEYS if key not in got.stats]
     check(not missing, f"--stats-json has no {', '.join(missing)}")
     check(got.stats["ram_budget_bytes"] == 32 << 20, f"ram_budget_bytes {got.stats['ram_budget_bytes']}")
@@ -296,17 +312,30 @@ def copied_binary(context):
     check(relative.out.strip() == str(place), f"current directory: {relative.out!r} {relative.err[-200:]}")
 
 
+STAT_GROUPS = "memory MiB swap-in KiB/s swap-out KiB/s faults/s".split()
+STAT_COLUMNS = "budget charged resid frames zpool other si-zpool si-file so-zpool so-file minor major stl%".split()
+
+
 @test("stat", ALL)
 def stat(context):
     hold = "import time; a = b'x' * (96 << 20); print('ready', flush=True); time.sleep(20); print(a[-1])"
     with context.start(48, ["python3", "-c", hold]) as job:
         wait_for_text(job, "ready")
         pid = str(job.process.pid)
-        got = context.plain([FARPAGE, "stat", pid])
-        check(got.code == 0 and len(got.out.splitlines()) >= 2, f"stat: {got.code} {got.out!r} {got.err[-200:]}")
+        for words, count in (((), 1), (("0.2", "3"), 3)):
+            got = context.plain([FARPAGE, "stat", pid, *words])
+            check(got.code == 0, f"stat {words}: {got.code} {got.err[-200:]}")
+            groups, columns, *rows = (line.split() for line in got.out.splitlines())
+            check([word for word in groups if "--" not in word] == STAT_GROUPS and columns == STAT_COLUMNS, f"header: {got.out}")
+            check(len(rows) == count, f"stat {words}: {len(rows)} lines, not {count}: {got.out}")
+            check(all(row[0] == "48" and len(row) == len(columns) for row in rows), f"not of a budget of 48 MiB: {rows}")
         got = context.plain([FARPAGE, "stat", pid, "0.2", "2", "--json"])
         lines = [json.loads(line) for line in got.out.splitlines() if line.strip()]
         check(got.code == 0 and len(lines) == 2, f"stat --json: {got.code} {got.out!r} {got.err[-200:]}")
+        for line in lines:
+            missing = [key for key in STATS_KEYS if key not in line]
+            check(line["schema"] == "farpage.stats.1" and not missing, f"stat --json: {line['schema']}, without {missing}")
+            check(line["ram_budget_bytes"] == 48 << 20 and line["zswpout"] + line["pswpout"] > 0, f"stat --json: {line}")
     gone = context.plain([FARPAGE, "stat", pid])
     check(gone.code != 0 and gone.err_lines(), "stat of an ended tree succeeds")
 
