@@ -14,6 +14,37 @@ from stress import checked
 from swapoff_test import PYTHON, Tree, finish, holding, ready, until
 from swapoff_test import start as swapoff_start
 
+# Needs twice its budget, then says how it has a device, or unlinked files in a directory, open itself.
+HOW_OPEN = """
+import os, sys
+held = bytearray(b'x') * (48 << 20)
+for number in os.listdir('/proc/self/fd'):
+    path = f'/proc/self/fd/{number}'
+    name = os.readlink(path) if os.path.islink(path) else ''
+    if name == sys.argv[1] or name.startswith(sys.argv[1] + '/') and name.endswith(' (deleted)'):
+        with open(f'/proc/self/fdinfo/{number}') as info:
+            flags = next(line for line in info if line.startswith('flags:'))
+        print('direct' if int(flags.split()[1], 8) & os.O_DIRECT else 'buffered')
+"""
+
+
+def past_the_page_cache(context, place, spec):
+    """A managed process reads and writes its swap file without the page cache, where the file system has that."""
+    got = context.budget_run(24, [PYTHON, "-c", HOW_OPEN, place], extra=["--swap", spec])
+    check(got.code == 0 and swapped_out(got.stats) > 0, f"{spec}: {got.code} {got.err[-300:]}")
+    wanted = "direct" if opens_direct(place) else "buffered"
+    check(set(got.out.split()) == {wanted}, f"{spec} is open {got.out.split()}, not {wanted}")
+
+
+def opens_direct(place):
+    kind = os.O_TMPFILE if os.path.isdir(place) else 0
+    try:
+        os.close(os.open(place, os.O_RDWR | os.O_DIRECT | kind))
+        return True
+    except OSError:
+        return False
+
+
 @test("bad-specs", ALL)
 def bad_specs(context):
     precious = context.own_file("precious", b"not yours\n" * 1000)
@@ -52,6 +83,8 @@ def swap_tiers(context):
         check(got.code == 0 and "kept True sorted True" in got.out, f"{words}: {got.code} {got.err[-300:]}")
         check(swapped_out(got.stats) > 0, f"{words}: nothing swapped out")
         check(got.stats["pswpout"] > 0, f"{words}: pswpout 0, the file was not used")
+    for spec in (f"{context.directory}:512M", f"{place}:512M"):
+        past_the_page_cache(context, context.directory, spec)
     names = {entry.name for entry in context.directory.iterdir()}
     strange = [name for name in names if not name.startswith(("run", "stats", "tmp", "swapfile"))]
     check(not strange, f"left in the swap directory: {strange}")
@@ -103,6 +136,7 @@ def block_device(context):
             got = context.budget_run(32, numpy_sort(80), extra=["--swap", loop.device])
             check(got.code == 0 and "kept True sorted True" in got.out, f"{turn}: {got.code} {got.err[-300:]}")
             check(got.stats["pswpout"] > 0, f"{turn}: the device was not used")
+        past_the_page_cache(context, loop.device, loop.device)
 
 
 @test("device-too-large", ("quick", "soak"))
