@@ -1,6 +1,6 @@
 #!/bin/sh
 # `make demo`: a NumPy program that works on 1.5 GB runs in 384 MB, and is killed in 384 MB without farpage.
-# FARPAGE_BIN names the command. Exit code: that of the program under farpage.
+# FARPAGE_BIN names the command. Exit code: that of the program under farpage; 1 if it was not killed without.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 farpage=${FARPAGE_BIN:-target/release/farpage}
@@ -20,7 +20,10 @@ fi
 
 echo
 echo "== without farpage, in a cgroup with a hard limit of 384 MB and no swap"
-"$python" demo/in_cgroup.py 384 -- "$python" demo/sort.py
+if ! "$python" demo/in_cgroup.py 384 -- "$python" demo/sort.py; then
+    echo "demo: without farpage it was to be killed for want of memory in 384 MB" >&2
+    exit 1
+fi
 
 echo
 echo "== with farpage the program computed all of it in 384 MB:"

@@ -1,7 +1,7 @@
 """Runs a command in a memory cgroup with a hard limit and no swap: in_cgroup.py MIB -- CMD ARGS.
 
-Says what came of it. Exit code 0 when it was killed for want of memory or ended by itself, and when no cgroup can be
-made here (a line that begins with SKIP says why); the cgroup is always removed.
+Says what came of it. Exit code 0 when it was killed for want of memory, and when no cgroup can be made here (a line that
+begins with SKIP says why); 1 when it was not killed. The cgroup is always removed.
 """
 
 import signal
@@ -30,9 +30,9 @@ def main():
         kills = cgroup.oom_kills()
     if kills:
         print(f"killed by the kernel: out of memory ({kills} OOM kill in the cgroup)")
-    else:
-        print(f"it ended with exit code {code} and was not killed")
-    return 0
+        return 0
+    print(f"it ended with exit code {code} and was not killed")
+    return 1
 
 
 if __name__ == "__main__":
