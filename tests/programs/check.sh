@@ -17,7 +17,8 @@ run() {
 	fi
 }
 for program in sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_atfork sem_exec \
-	sem_syscalls sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_ends sem_cancel sem_vfork; do
+	sem_syscalls sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_ends sem_cancel sem_vfork \
+	sem_stacks sem_descriptors sem_huge; do
 	run "$out/$program" "$mib"
 done
 run "$out/spawnmany" "$mib" 150
