@@ -41,15 +41,16 @@ def doctor(context):
     for entry in json.loads(got.out)["checks"]:
         line = rf"^{entry['status'].upper()} +{re.escape(entry['name'])} "
         check(re.search(line, text.out, re.M), f"{entry['name']} is not in the text: {text.out}")
-    [failed] = failures(context.plain([*DOCTOR, "/no/such/program"]), "a program that is not there")
-    check(failed["name"] == "command", f"a program that is not there: {failed}")
+    for words, name in ((["/no/such/program"], "command"), (["--ram", "64K"], "budget")):
+        [failed] = failures(context.plain([*DOCTOR, *words]), words)
+        check(failed["name"] == name, f"{words}: {failed}")
 
 
 @test("doctor-limits", ALL)
 def doctor_limits(context):
     """It once said that farpage run can work here under limits of the shell under which that refuses."""
     for limit, option in (("ulimit -f 4096", "-f"), ("ulimit -v 3000000", "-v"), ("ulimit -n 40", "-n")):
-        got = context.plain(["sh", "-c", f'{limit}; exec "$@"', "sh", *DOCTOR])
+        got = context.plain(["sh", "-c", f'{limit}; exec "$@"', "sh", *DOCTOR, "--ram", "64M"])
         failed = failures(got, limit)
         check(len(failed) == 1 and f"ulimit {option}" in failed[0]["fix"], f"{limit}: {failed}")
         got = context.plain(["sh", "-c", f'{limit}; exec "$@"', "sh", *run_words("--ram", "64M"), "echo", "started"])

@@ -265,6 +265,7 @@ def swap_in_ram(context):
     for place in ("/dev/shm:64M", f"/dev/shm/farpage-{os.getpid()}:64M"):
         told = context.plain(run_words("--ram", "64M", "--swap", place) + ["true"])
         check(told.code == 0 and "tmpfs" in told.err, f"{place}, told: {told.err[-300:]}")
+    refused(context, ["--ram", "64M", "--swap", "/dev/shm:900T"], pattern="only .* free")
     quiet = context.plain(run_words("--ram", "64M", "--swap", context.directory) + ["true"])
     check("tmpfs" not in quiet.err, f"told for nothing: {quiet.err[-300:]}")
 

@@ -39,7 +39,7 @@ const DOCTOR_EXAMPLES: &str = "\
 Examples:
   farpage doctor              check this machine
   farpage doctor ./solver     ... and whether farpage can run this program
-  farpage doctor --swap compressed --swap /mnt/ssd:64G     ... and swap there
+  farpage doctor --ram 2G --swap compressed --swap /mnt/ssd:64G     ... and swap there
   farpage doctor --json
 
 Exit code: 0 when `farpage run` can work here, 1 when something marked FAIL is in its way.";
@@ -199,6 +199,11 @@ pub struct DoctorArgs {
     /// Machine-readable output
     #[arg(long)]
     pub json: bool,
+
+    /// The budget, as `farpage run --ram` is told it
+    #[arg(long, value_name = "SIZE|PERCENT", env = "FARPAGE_RAM")]
+    #[arg(default_value = "50%", value_parser = parse_ram)]
+    pub ram: RamSpec,
 
     /// Where pages are to go, as `farpage run --swap` is told it; nothing is created or changed there [env: FARPAGE_SWAP]
     #[arg(long, value_name = "SPEC", value_parser = OsStringValueParser::new().try_map(parse_swap))]

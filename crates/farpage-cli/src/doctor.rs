@@ -102,7 +102,9 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
         descriptors(),
         max_map_count(),
     ]);
-    checks.extend(swap::checks(&args.swap));
+    let ram_bytes = limits::available_bytes().map(|available| args.ram.resolve(available));
+    checks.push(budget(&ram_bytes));
+    checks.extend(swap::checks(ram_bytes.unwrap_or_default(), &args.swap));
     checks.extend([memory_limit(), huge_pages(), io_uring()]);
     if let Some(command) = &args.command {
         checks.push(match elf::inspect(command, Credentials::current()) {
@@ -345,6 +347,18 @@ fn max_map_count() -> Check {
     }
 }
 
+/// Of so many bytes, or why that is not known.
+fn budget(bytes: &Result<u64, String>) -> Check {
+    let name = "budget";
+    match bytes
+        .clone()
+        .and_then(|bytes| supervisor::refuse_small_budget(bytes).map(|()| bytes))
+    {
+        Ok(bytes) => Check::ok(name, format_size(bytes).to_string()),
+        Err(why) => Check::refused(name, &why),
+    }
+}
+
 fn memory_limit() -> Check {
     let ram = limits::ram_bytes().map_or("unknown".to_owned(), |bytes| format_size(bytes).to_string());
     match limits::cgroup_limit() {
@@ -431,13 +445,13 @@ mod tests {
             full_userfaultfd(),
             overcommit(),
             file_sizes(),
-            descriptors(),
+            budget(&Ok(4096)),
             Check::refused("command", "x: statically linked; use a dynamic build"),
         ];
         let checks: Vec<_> = checks
             .into_iter()
             .chain(NEEDS.iter().map(needed))
-            .chain(swap::checks(&[]))
+            .chain(swap::checks(64 << 20, &[]))
             .collect();
         assert!(
             checks

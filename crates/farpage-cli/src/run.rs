@@ -42,10 +42,8 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     }
     let ram_bytes = args.ram.resolve(limits::available_bytes().map_err(failed)?);
     let stats_file = args.stats_json.as_deref().map(StatsFile::open).transpose()?;
-    if !args.quiet {
-        let lines = too_much_compressed(&areas, ram_bytes).into_iter();
-        lines.chain(in_memory(&areas)).for_each(|line| say(&line));
-    }
+    let remarks = too_much_compressed(&areas, ram_bytes).into_iter();
+    let remarks: Vec<_> = remarks.chain(in_memory(&areas)).filter(|_| !args.quiet).collect();
     let config = RunConfig {
         ram_bytes,
         areas,
@@ -62,6 +60,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         slots: args.slots.policy(),
         command: args.command.clone(),
         preload: preload::LIBRARY,
+        on_start: Box::new(move || remarks.iter().for_each(|line| say(line))),
         on_tick: args.stats.then(ticker),
     };
     let outcome = supervisor::run(config).map_err(run_failure)?;

@@ -86,6 +86,8 @@ pub struct RunConfig {
     pub command: Vec<OsString>,
     /// The preload library's bytes.
     pub preload: &'static [u8],
+    /// Called when nothing is refused any more.
+    pub on_start: Box<dyn FnMut()>,
     /// Called about once a second.
     pub on_tick: Option<OnTick>,
 }
@@ -115,19 +117,14 @@ const BUSY_LOOK_NS: u64 = 4_000_000;
 
 /// Runs a command within the budget and waits for it.
 pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
-    if config.ram_bytes < RAM_MIN {
-        let min = format_size(RAM_MIN);
-        return Err(RunError::Setup(format!(
-            "--ram {} is too small to work; the smallest is {min}",
-            format_size(config.ram_bytes)
-        )));
-    }
+    refuse_small_budget(config.ram_bytes).map_err(RunError::Setup)?;
     let open = areas::open_all(&config.areas).map_err(RunError::Setup)?;
     let (pool_fd, pool) = make_pool(&config, &open).map_err(RunError::Setup)?;
     let bell = Bell::hang(pool.header()).map_err(|e| no_start("make a pipe", &e))?;
     let mut life = Life::begin().map_err(|e| no_start("make a pipe", &e))?;
     let library =
         make_library(config.preload).map_err(|e| no_start("place the preload library in memory", &e))?;
+    (config.on_start)();
     // A signal sent to us while the command starts waits until there is somebody to pass it on to.
     let signals = SignalState::hold(forwarded::signals(), config.ignores_sigpipe);
     let given = [
@@ -161,6 +158,18 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
         keep_books_in_background(rounds);
     }
     Ok(Outcome { exit_code, snapshot })
+}
+
+/// # Errors
+/// One line, where nothing can work in the budget.
+pub fn refuse_small_budget(ram_bytes: u64) -> Result<(), String> {
+    if ram_bytes >= RAM_MIN {
+        return Ok(());
+    }
+    let (given, min) = (format_size(ram_bytes), format_size(RAM_MIN));
+    Err(format!(
+        "--ram {given} is too small to work; give at least {min}, the smallest"
+    ))
 }
 
 /// The most of a budget that compressed pages may take, in bytes: programs need the rest to work in.

@@ -9,13 +9,13 @@ use farpage_core::units::{PAGE_SIZE, format_size};
 
 use super::{Check, Status};
 use crate::run::{IN_MEMORY, is_in_memory};
-use crate::{limits, probe, spec};
+use crate::{probe, spec};
 
 /// What is left of a disk should be as much, where no size was asked for.
 const FREE_MIN_BYTES: u64 = 1 << 30;
 
 /// A check for each of the areas that a run with these options would have, and for the tables that are made for them.
-pub fn checks(given: &[AreaSpec]) -> Vec<Check> {
+pub fn checks(ram_bytes: u64, given: &[AreaSpec]) -> Vec<Check> {
     let areas = match spec::areas(given).and_then(|areas| areas::refuse_too_many(&areas).map(|()| areas)) {
         Ok(areas) => areas,
         Err(why) => return vec![Check::refused("swap areas", &why)],
@@ -35,7 +35,7 @@ pub fn checks(given: &[AreaSpec]) -> Vec<Check> {
         .iter()
         .map(|(_, found)| found.as_ref().map_or(0, |bytes| bytes / PAGE_SIZE as u64))
         .collect();
-    checks.push(tables(&areas, &blocks));
+    checks.push(tables(ram_bytes, &areas, &blocks));
     checks
 }
 
@@ -83,10 +83,8 @@ fn direct_io(directory: &Path) -> Check {
     }
 }
 
-/// Those of a run with the budget that is the default.
-fn tables(areas: &[AreaSpec], blocks: &[u64]) -> Check {
+fn tables(ram_bytes: u64, areas: &[AreaSpec], blocks: &[u64]) -> Check {
     let name = "tables";
-    let ram_bytes = limits::available_bytes().unwrap_or_default() / 2;
     let addresses = match supervisor::geometry(ram_bytes, areas, blocks) {
         Ok(geometry) => Layout::new(&geometry).addresses(),
         Err(why) => return Check::refused(name, &why),
@@ -98,7 +96,7 @@ fn tables(areas: &[AreaSpec], blocks: &[u64]) -> Check {
             name,
             Status::Fail,
             format!("they need {shown} of addresses: {error}"),
-            "lift the limit (ulimit -v unlimited), or raise it by as much",
+            "lift the limit (ulimit -v unlimited), raise it by as much, or give --ram less",
         ),
     }
 }
@@ -106,6 +104,8 @@ fn tables(areas: &[AreaSpec], blocks: &[u64]) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const RAM: u64 = 64 << 20;
 
     fn of(path: &str, size: Option<u64>) -> AreaSpec {
         AreaSpec::Path(PathSpec {
@@ -123,7 +123,7 @@ mod tests {
             of("/etc/passwd", None),
             of("/dev/null", None),
         ];
-        let checks = checks(&given);
+        let checks = checks(RAM, &given);
         let found: Vec<_> = checks.iter().map(|check| (check.name, check.status)).collect();
         let refused = ("swap area", Status::Fail);
         let others = [refused; 3];
@@ -144,7 +144,7 @@ mod tests {
             &many[..],
             &[of("/tmp", None), AreaSpec::Compressed { limit: None }],
         ] {
-            let checks = checks(given);
+            let checks = checks(RAM, given);
             assert_eq!(checks.len(), 1);
             assert_eq!((checks[0].name, checks[0].status), ("swap areas", Status::Fail));
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn tables_for_too_large_a_device_are_refused() {
-        let check = tables(&[of("/dev/large", None)], &[1 << 33]);
+        let check = tables(RAM, &[of("/dev/large", None)], &[1 << 33]);
         assert_eq!(check.status, Status::Fail);
         assert!(
             check

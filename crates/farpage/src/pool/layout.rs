@@ -89,10 +89,11 @@ impl Layout {
         self.cluster_count * CLUSTER_SLOTS as u64
     }
 
-    /// Bytes of addresses that a managed process needs for it.
+    /// Bytes of addresses that a managed process needs: for it, and for what the engine and its allocator map besides.
     #[must_use]
     pub fn addresses(&self) -> u64 {
-        self.common + STATES_LEN
+        const BESIDES: u64 = 256 << 20;
+        self.common + STATES_LEN + BESIDES
     }
 
     /// The devices: areas in the order given, then the one without a file.
