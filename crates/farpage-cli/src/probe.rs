@@ -385,7 +385,7 @@ pub fn user_dispatch() -> io::Result<()> {
 
 /// A sealable memory file that code can be mapped from, as the preload library is.
 pub fn memory_file() -> io::Result<()> {
-    let name: &CStr = c"farpage-doctor";
+    let name: &CStr = c"farpage-probe";
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY:
     // - `name` is a C string that outlives the call.
