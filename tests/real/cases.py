@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from common import BUILD, FARPAGE, NOBODY, TINY_FOR_MANY_MIB, TINY_MIB, Result, Skip, WORK, allowed_mib, check, limit_mib
+from common import BUILD, FARPAGE, NOBODY, TINY_MIB, Result, Skip, WORK, allowed_mib, check, limit_mib
 from proc import Job, Leftovers, Limits
 from programs import compile_java
 
@@ -59,6 +59,11 @@ def digest(directory, outputs, prefix):
 
 # A real program needs so many times its budget.
 TIMES = (3, 5)
+
+
+def check_times(need_mib, budget_mib):
+    times = need_mib / budget_mib
+    check(TIMES[0] <= times <= TIMES[1], f"it needs {times:.1f} times its budget, not {TIMES[0]} to {TIMES[1]}")
 
 
 def truth(case):
@@ -124,13 +129,13 @@ def swapped_out(stats):
     return stats.get("pswpout", 0) + stats.get("zswpout", 0) + stats.get("swpout_zero", 0)
 
 
-def measure(result, job, tiny_mib=TINY_FOR_MANY_MIB):
+def measure(result, job):
     """The memory figures of a job, into the result, and the checks on them."""
     if job.sampler:
         result.anon_peak_mib = max(result.anon_peak_mib or 0, job.sampler.anon)
         result.shmem_peak_mib = max(result.shmem_peak_mib or 0, job.sampler.shmem)
         result.held_peak_mib = max(result.held_peak_mib or 0, job.sampler.held)
-        allowed = allowed_mib(result.budget_mib, tiny_mib)
+        allowed = allowed_mib(result.budget_mib)
         check(job.oom_kills() == 0, f"{job.oom_kills()} OOM kills in the cgroup")
         check(job.sampler.anon <= allowed, f"anonymous peak {job.sampler.anon:.1f} MiB, allowed {allowed:.1f}")
 
@@ -156,8 +161,7 @@ def run_case(case, delivery, as_user=False, variant=("", ())):
         known = truth(case)
         result.need_mib, result.plain_s = known["need_mib"], known["seconds"]
         if case.must_swap and result.need_mib is not None:
-            times = result.need_mib / case.budget_mib
-            check(TIMES[0] <= times <= TIMES[1], f"it needs {times:.1f} times its budget, not {TIMES[0]} to {TIMES[1]}")
+            check_times(result.need_mib, case.budget_mib)
         _under_farpage(case, delivery, as_user, known, result, words)
     except Skip as skip:
         result.verdict, result.why = "SKIP", str(skip)
@@ -183,7 +187,7 @@ def _under_farpage(case, delivery, as_user, known, result, words):
         check(code == known["code"], f"exit code {code} for {known['code']}{ooms}: {tail(job.err)}")
         check_nothing_left(job, leftovers)
         check(digest(directory, case.outputs, "run") == known["digest"], "another output than without farpage")
-        measure(result, job, TINY_MIB)
+        measure(result, job)
     if case.must_swap:
         check(swapped_out(read_stats(stats)) > 0, "nothing was swapped out: the program fits in its budget")
     shutil.rmtree(directory, ignore_errors=True)

@@ -7,7 +7,7 @@ grow with it.
 import dataclasses
 import subprocess
 
-from common import BUILD, VENV_PYTHON, WORK
+from common import BUILD, TESTS, VENV_PYTHON, WORK
 
 INPUTS = BUILD / "inputs"
 
@@ -27,6 +27,7 @@ class Case:
     timeout_s: float = 150
     must_swap: bool = True  # it needs several times its budget, so a run without swap-out tests nothing
     quick: bool = True  # also in the quick suite; else in the soak only
+    settings: bool = True  # then in the soak with each setting, too
     as_user: bool = False  # part of the ordinary user's suite
 
 
@@ -96,5 +97,14 @@ def language_cases(scale):
     ]
 
 
+def many_cases(scale):
+    """Short children by the hundred, at most 8 at once, and threads by the thousand."""
+    children, threads = str(TESTS / "spawnmany"), str(TESTS / "threadmany")
+    return [
+        Case("spawnmany", 64 * scale, [children, 208 * scale, 210], (children,), timeout_s=600, settings=False),
+        Case("threadmany", 64 * scale, [threads, 208 * scale], (threads,), timeout_s=600, settings=False),
+    ]
+
+
 def real_programs(scale):
-    return [*python_cases(scale), *text_cases(scale), *language_cases(scale)]
+    return [*python_cases(scale), *text_cases(scale), *language_cases(scale), *many_cases(scale)]

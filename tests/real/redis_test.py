@@ -2,10 +2,12 @@
 by a redis-server without farpage."""
 
 import random
+import re
 import subprocess
 import time
+from pathlib import Path
 
-from cases import require, swapped_out, tail
+from cases import check_times, require, swapped_out, tail
 from common import check
 from context import test
 from resp import Redis
@@ -74,7 +76,7 @@ def save_while_writing(redis, count):
 
 
 def digest_of_dump(context):
-    """DEBUG DIGEST of a plain redis-server that loaded the dump."""
+    """DEBUG DIGEST of a plain redis-server that loaded the dump. What it needs for that is the test's need."""
     path = socket_path(context, "plain")
     path.unlink(missing_ok=True)
     words = [str(word) for word in server_words(context, "plain")]
@@ -83,6 +85,8 @@ def digest_of_dump(context):
             redis = Redis(path)
             for _ in range(600):
                 if b"\nloading:0" in redis.call("INFO", "persistence"):
+                    status = Path(f"/proc/{server.pid}/status").read_text()
+                    context.result.need_mib = int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) / 1024
                     return redis.call("DEBUG", "DIGEST")
                 time.sleep(0.1)
             raise AssertionError("the dump was not loaded within 60 s")
@@ -94,7 +98,8 @@ def digest_of_dump(context):
 def redis_server(context):
     require(("redis-server", "redis-benchmark"))
     scale = 16 if context.soak else 1
-    count, budget = 20000 * scale, 10 * scale
+    # What every server needs besides is a tenth of the small budget.
+    count, budget = 20000 * scale, 104 if context.soak else 10
     with context.start(budget, server_words(context, "redis"), timeout_s=900) as job:
         redis = Redis(socket_path(context, "redis"))
         fill(redis, count)
@@ -106,6 +111,7 @@ def redis_server(context):
         final = redis.call("DEBUG", "DIGEST")
         redis.call("SAVE")
         check(digest_of_dump(context) == final, "the dump of SAVE differs from what redis holds")
+        check_times(context.result.need_mib, budget)
         redis.send(("SHUTDOWN", "NOSAVE"))
         code = job.wait()
         check(code == 0, f"exit code {code}: {tail(job.out)} {tail(job.err)}")

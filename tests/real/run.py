@@ -58,7 +58,7 @@ COLUMNS = (
 # Run by --delivery thread in `make test` too; the others in the soak only. On a machine whose page faults cost five times
 # what they should, all of it has to end within half an hour.
 THREAD_IN_QUICK = (
-    *("stress-32M-8t", "kill-children", "swap-overfull", "libc-helpers", "sem_"),
+    *("np-sort", "gnu-sort", "stress-32M-8t", "stress-96M-32t", "kill-children", "swap-overfull", "libc-helpers", "sem_"),
     *("swapoff-runs", "swapoff-to-ram", "swapoff-shared", "swapoff-device"),
 )
 # But not these, which take longest.
@@ -75,11 +75,17 @@ SETTINGS = (
 )
 
 
+def wanted(name, suite, deliveries):
+    """By which of them a test of that name runs."""
+    in_quick = name.startswith(THREAD_IN_QUICK) and not name.startswith(SIGNAL_IN_QUICK)
+    return deliveries if suite == "soak" or in_quick else deliveries[:1]
+
+
 def with_settings():
     """(name, function) of real programs under each setting, by signal."""
     plan = []
     for setting, words, scale in SETTINGS:
-        for case in (case for case in real_programs(scale) if case.quick):
+        for case in (case for case in real_programs(scale) if case.quick and case.settings):
             run = lambda case=case, variant=(setting, words): run_case(case, "signal", variant=variant)  # noqa: E731
             plan.append((f"{case.name}-{setting}/signal", run))
     return plan
@@ -92,9 +98,7 @@ def programs(suite, deliveries):
     for case in real_programs(4 if suite == "soak" else 1):
         if (as_user and not case.as_user) or (suite == "quick" and not case.quick):
             continue
-        for delivery in deliveries:
-            if delivery == "thread" and suite != "soak" and len(deliveries) > 1:
-                continue
+        for delivery in wanted(case.name, suite, deliveries):
             name = f"{case.name}/{delivery}{'/user' if as_user else ''}"
             plan.append((name, lambda case=case, delivery=delivery: run_case(case, delivery, as_user)))
     return plan + (with_settings() if suite == "soak" and "signal" in deliveries else [])
@@ -107,10 +111,7 @@ def registered(suite, deliveries):
     for entry in REGISTRY:
         if suite not in entry.suites:
             continue
-        in_quick = entry.name.startswith(THREAD_IN_QUICK) and not entry.name.startswith(SIGNAL_IN_QUICK)
-        by_thread = suite == "soak" or len(deliveries) < 2 or in_quick
-        wanted = deliveries if by_thread else deliveries[:1]
-        for delivery in wanted if entry.per_delivery else ["auto"]:
+        for delivery in wanted(entry.name, suite, deliveries) if entry.per_delivery else ["auto"]:
             name = entry.name + (f"/{delivery}" if entry.per_delivery else "") + ("/user" if as_user else "")
             plan.append((name, lambda entry=entry, delivery=delivery: run_test(entry, delivery, suite, as_user)))
     return plan

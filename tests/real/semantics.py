@@ -1,4 +1,4 @@
-"""The C programs of tests/programs: memory semantics, children and threads in great number, no memory left."""
+"""The C programs of tests/programs: memory semantics, no memory left."""
 
 import json
 import os
@@ -116,18 +116,6 @@ def advised(context):
     written, out, back, same = got.out.split()
     check(int(written) > 3000 and int(out) < 100, f"pages in RAM: {written} of 3072 when written, {out} after PAGEOUT")
     check(int(back) >= 3000 and same == "True", f"pages in RAM after WILLNEED: {back} of 3072; content as written: {same}")
-
-
-@test("spawnmany", per_delivery=True)
-def spawnmany(context):
-    got = context.budget_run(64, [program("spawnmany"), 192, 400 if context.soak else 120], timeout_s=180)
-    check(got.code == 0, failures(got))
-
-
-@test("threadmany", per_delivery=True)
-def threadmany(context):
-    got = context.budget_run(64, [program("threadmany"), 192], timeout_s=180)
-    check(got.code == 0, failures(got))
 
 
 @test("crowded", ("quick", "soak", "user"), per_delivery=True)
