@@ -79,7 +79,7 @@ def swap_tiers(context):
         ["--swap", f"{place}:512M"],
         ["--swap", "compressed:16M", "--swap", f"{context.directory}:512M"],
     ):
-        got = context.budget_run(32, numpy_sort(80), extra=words)
+        got = context.budget_run(32, numpy_sort(64), extra=words)
         check(got.code == 0 and "kept True sorted True" in got.out, f"{words}: {got.code} {got.err[-300:]}")
         check(swapped_out(got.stats) > 0, f"{words}: nothing swapped out")
         check(got.stats["pswpout"] > 0, f"{words}: pswpout 0, the file was not used")
@@ -133,7 +133,7 @@ def block_device(context):
     root_only()
     with Loop(context.directory / "disk.img", 512) as loop:
         for turn in ("first", "again"):
-            got = context.budget_run(32, numpy_sort(80), extra=["--swap", loop.device])
+            got = context.budget_run(32, numpy_sort(64), extra=["--swap", loop.device])
             check(got.code == 0 and "kept True sorted True" in got.out, f"{turn}: {got.code} {got.err[-300:]}")
             check(got.stats["pswpout"] > 0, f"{turn}: the device was not used")
         past_the_page_cache(context, loop.device, loop.device)
