@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/rseq.h>
 #include <sys/syscall.h>
@@ -11,6 +12,11 @@
 #include <time.h>
 
 #define ARENA_LEN (32 * MIB)
+/* What farpage manages; just below it lies a page of its code while the process is active (docs/architecture.md). */
+#define MANAGED ((uintptr_t)0x2a0000000000)
+#define MANAGED_LEN ((uintptr_t)1 << 40)
+/* What leaves on advice: whole aligned pieces of this size. */
+#define WINDOW (64 * PAGE)
 
 size_t size_mb = 16;
 const char *self_path;
@@ -23,6 +29,8 @@ static char *arena;
 static size_t arena_used;
 static char *chill_block;
 static uint64_t chill_round;
+/* How often memory was pushed out by advice, how many pages have left by it, and those that are known to stay. */
+static size_t turns, pushed, kept;
 
 void say(const char *fmt, ...)
 {
@@ -100,6 +108,8 @@ int run_groups(int argc, char **argv, const struct group *groups, size_t count)
 		say("no group is called %s", only ? only : "?");
 		return 2;
 	}
+	if (turns)
+		say("cold: %zu pages pushed out in %zu turns", pushed, turns);
 	return failures() ? 1 : 0;
 }
 
@@ -243,7 +253,73 @@ void *cold_alloc(size_t len)
 	return p;
 }
 
-void chill(void)
+struct range {
+	uintptr_t from, to;
+};
+
+/* Anonymous pages of a range that are there, as the kernel knows. With `push` the windows that they lie in are pushed out. */
+static size_t there(int pagemap, struct range range, bool push)
+{
+	static struct region found[256];
+	struct scan scan = {.size = sizeof scan, .start = range.from, .end = range.to, .vec = (uintptr_t)found, .vec_len = NELEM(found),
+			    .mask = IS_PRESENT | IS_FILE, .inverted = IS_FILE, .returned = IS_PRESENT};
+	size_t pages = 0;
+	uintptr_t done = 0;
+	/* Ends: each turn begins where the one before stopped. */
+	for (int count = NELEM(found); count == NELEM(found); scan.start = scan.walk_end) {
+		count = ioctl(pagemap, SCAN, &scan);
+		for (int i = 0; i < count; i++) {
+			uintptr_t from = found[i].start / WINDOW * WINDOW, to = (found[i].end + WINDOW - 1) / WINDOW * WINDOW;
+			pages += (found[i].end - found[i].start) / PAGE;
+			from = from > done ? from : done;
+			/* ENOMEM where a window has a hole: what is mapped of it has left. */
+			if (push && from < to)
+				madvise((void *)from, to - from, MADV_PAGEOUT);
+			done = to > done ? to : done;
+		}
+	}
+	return pages;
+}
+
+static size_t all_there(int pagemap, const struct range ranges[2], bool push)
+{
+	return there(pagemap, ranges[0], push) + there(pagemap, ranges[1], push);
+}
+
+/* The advice is best effort: other threads bring their memory back, so it is repeated, and enough that most has left. `known` pages of it
+ * can stay; with `learn` as many as do. False where nothing is managed, or the kernel doesn't tell. */
+static bool push_out(const struct range ranges[2], size_t known, size_t *learn)
+{
+	unsigned char seen;
+	if (mincore((void *)(MANAGED - PAGE), PAGE, &seen) != 0)
+		return false;
+	int pagemap = open("/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC);
+	if (pagemap < 0)
+		return false;
+	size_t before = all_there(pagemap, ranges, true), left = all_there(pagemap, ranges, false);
+	size_t may = before > known ? known + (before - known) / 2 : before;
+	for (unsigned tries = 0; tries < 6 && left > may; tries++) {
+		sleep_ms(tries);
+		all_there(pagemap, ranges, true);
+		left = all_there(pagemap, ranges, false);
+	}
+	close(pagemap);
+	turns++;
+	pushed += before > left ? before - left : 0;
+	if (learn)
+		*learn = left;
+	else if (left > may)
+		fail_at(WHERE, "cold memory", "of %zu pages in RAM %zu stay, where %zu were known to", before, left, known);
+	return true;
+}
+
+void make_cold(void *p, size_t len)
+{
+	const struct range ranges[2] = {{(uintptr_t)p / PAGE * PAGE, ((uintptr_t)p + len + PAGE - 1) / PAGE * PAGE}, {0, 0}};
+	push_out(ranges, 0, NULL);
+}
+
+static void chill_and(size_t *learn)
 {
 	size_t len = size_mb * MIB;
 	if (!chill_block)
@@ -251,6 +327,22 @@ void chill(void)
 	uint64_t tag = 0xc0ffee00 + ++chill_round;
 	fill(chill_block, len, tag);
 	CHECK_FILL("chill block", chill_block, len, tag);
+	uintptr_t block = (uintptr_t)chill_block;
+	const struct range others[2] = {{MANAGED, block}, {block + len, MANAGED + MANAGED_LEN}};
+	/* What left last waits in the swap cache, which keeps a sixteenth of what is there, or two windows: more of the block takes its place. */
+	size_t more = len / 16 + 3 * WINDOW;
+	if (push_out(others, kept, learn))
+		madvise(chill_block + len - more, more, MADV_PAGEOUT);
+}
+
+void chill(void)
+{
+	chill_and(NULL);
+}
+
+void chill_around(void)
+{
+	chill_and(&kept);
 }
 
 static sigjmp_buf touch_env;

@@ -78,8 +78,28 @@ void *map_anon(size_t len);
 void *must_malloc(size_t len);
 /* Pages of an arena which is mapped once per process: meant to go cold. Never freed. */
 void *cold_alloc(size_t len);
-/* Fills and verifies another block of size_mb MiB, so that a smaller budget pushes everything else out. */
+/* Fills and verifies another block of size_mb MiB, so that a smaller budget pushes everything else out; then pushes out by advice what is there
+ * all the same of managed memory (malloc'd blocks, stacks, mappings), to the tiers. It is a failed check if most of it stays. Without
+ * farpage, and in a process that is dormant, only the block. One thread at a time. */
 void chill(void);
+/* The same where some of it has to stay: it is locked, a stack that signals come to, in a call that waits or was left. So much may stay
+ * from then on. */
+void chill_around(void);
+/* Pushes out the memory at `p`, and what shares its windows of 64 pages, whatever the budget; checked in the same way. */
+void make_cold(void *p, size_t len);
+
+/* struct pm_scan_arg and struct page_region of linux/fs.h, which older headers lack. */
+struct scan {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any, returned;
+};
+struct region {
+	uint64_t start, end, categories;
+};
+#define SCAN _IOWR('f', 16, struct scan)
+#define IS_FILE (1 << 2)
+#define IS_PRESENT (1 << 3)
+#define IS_HUGE (1 << 6)
+
 /* Hides where a pointer comes from, so that the compiler keeps every access and call. */
 static inline void *opaque(void *p)
 {

@@ -33,7 +33,7 @@ static size_t lazily_freed_kib(const char *from, const char *to)
 
 static void child(void *arg)
 {
-	chill();
+	chill_around();
 	sleep_ms(2);
 	CHECK("the kernel writes in the child", *(unsigned *)arg < 4096);
 }
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
 	if (!own_rseq(p + 2 * LEN))
 		skip("early", "rseq: %s", strerror(errno));
 	for (int round = 0; round < 2; round++) {
-		chill();
+		chill_around();
 		for (size_t off = 0; off < 2 * LEN; off += PAGE)
 			CHECK_BYTE("freed page", p + off, PAGE, p[off] ? 1 : 0);
 		CHILD_EXPECT("child", child_start(child, p + 2 * LEN), 0);

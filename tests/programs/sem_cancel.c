@@ -93,7 +93,7 @@ static void end_waiter(int way, bool by_handler, bool placed)
 	while (!w.waits)
 		sleep_ms(1);
 	sleep_ms(20);
-	chill();
+	chill_around();
 	if (by_handler)
 		CHECK_EQ("pthread_kill", 0, pthread_kill(t, SIGUSR1));
 	else

@@ -127,7 +127,7 @@ static void *end_with_cold_locks(void *how)
 		pthread_mutex_lock(held[i]);
 	chill();
 	for (size_t i = 0; i < HELD; i++)
-		madvise((char *)held[i] - AROUND, 2 * AROUND, MADV_PAGEOUT);
+		make_cold(held[i], sizeof *held[i]);
 	switch ((enum end)(intptr_t)how) {
 	case END_EXIT:
 		pthread_exit(NULL);

@@ -362,7 +362,7 @@ static void told_in_cold_memory(void)
 
 static void sequence_child(void *arg)
 {
-	chill();
+	chill_around();
 	sleep_ms(2);
 	CHECK("the kernel writes in the child", *(unsigned *)arg < 4096);
 	data_check("child: even", 0, 9800);
@@ -375,7 +375,7 @@ static void sequence_parent(void *arg)
 		return;
 	}
 	for (int round = 0; round < 3; round++) {
-		chill();
+		chill_around();
 		CHILD_EXPECT("child", child_start(sequence_child, arg), 0);
 	}
 }

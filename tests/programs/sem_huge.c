@@ -11,16 +11,6 @@
 #define HUGE (2 * MIB)
 #define LEN (8 * HUGE)
 
-/* struct pm_scan_arg and struct page_region of linux/fs.h, which older headers lack. */
-struct scan {
-	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any, returned;
-};
-struct region {
-	uint64_t start, end, categories;
-};
-#define SCAN _IOWR('f', 16, struct scan)
-#define IS_HUGE (1 << 6)
-
 static bool expected(void)
 {
 	const char *value = getenv("EXPECT_HUGE");

@@ -99,7 +99,7 @@ static void left_in_calls(void)
 	buffer = p + 100 * PAGE;
 	for (int cancelled = 0; cancelled < 2; cancelled++) {
 		fill(p, LEN, 20);
-		chill();
+		chill_around();
 		if (cancelled) {
 			pthread_t thread = reader();
 			pthread_cancel(thread);
@@ -112,12 +112,12 @@ static void left_in_calls(void)
 		for (int cold = 0; cold < 2; cold++) {
 			fill(p, LEN, 21);
 			if (cold)
-				chill();
+				chill_around();
 			CHECK_OK("DONTNEED around a call that was left", madvise(p + 90 * PAGE, 100 * PAGE, MADV_DONTNEED));
 			CHECK_ZERO("dropped", p + 90 * PAGE, 100 * PAGE);
 			CHECK_FILL("below", p, 90 * PAGE, 21);
 			CHECK_OK("DONTNEED of all", madvise(p, LEN, MADV_DONTNEED));
-			chill();
+			chill_around();
 			CHECK_ZERO("dropped", p, LEN);
 		}
 		CHECK_OK("read-only", mprotect(p, LEN, PROT_READ));
@@ -128,7 +128,7 @@ static void left_in_calls(void)
 		CHECK_ZERO("dropped", p, LEN);
 	}
 	fill(p, LEN, 22);
-	chill();
+	chill_around();
 	CHECK_FILL("written afterwards", p, LEN, 22);
 	sigaction(SIGALRM, &old, NULL);
 	close(fds[0]);
@@ -146,11 +146,11 @@ static void dropped_under_a_call(void)
 		CHECK_OK("pipe", pipe(fds));
 		fill(p, LEN, 23);
 		if (round & 1)
-			chill();
+			chill_around();
 		pthread_t thread = reader();
 		CHECK_OK("DONTNEED", madvise(p + 50 * PAGE, 200 * PAGE, MADV_DONTNEED));
 		if (round & 2)
-			chill();
+			chill_around();
 		write_all(fds[1], text, 5 * PAGE);
 		pthread_join(thread, NULL);
 		CHECK_MEM("what the call has read", text, buffer, 5 * PAGE);
@@ -177,13 +177,13 @@ static void sealed_child(void *arg)
 	fill(old, LEN, 25);
 	for (int cold = 0; cold < 2; cold++) {
 		if (cold)
-			chill();
+			chill_around();
 		CHECK_ERR("DONTNEED of sealed memory", EPERM, madvise(p + LEN, LEN, MADV_DONTNEED));
 		CHECK_FILL("sealed", p + LEN, LEN, 26);
 		CHECK_ERR("DONTNEED of a part", EPERM, madvise(p + LEN + 3 * PAGE, PAGE, MADV_DONTNEED));
 		CHECK_FILL("sealed", p + LEN, LEN, 26);
 		if (cold)
-			chill();
+			chill_around();
 		CHECK_ERR("DONTNEED with memory beside", EPERM, madvise(p, 3 * LEN, MADV_DONTNEED));
 		CHECK_FILL("sealed", p + LEN, LEN, 26);
 		CHECK_FILL("behind it", p + 2 * LEN, LEN, 27);
@@ -194,7 +194,7 @@ static void sealed_child(void *arg)
 			CHECK_ZERO("before it", p, LEN);
 		fill(p, LEN, 25);
 	}
-	chill();
+	chill_around();
 	CHECK_FILL("before it", p, LEN, 25);
 	CHECK_FILL("sealed", p + LEN, LEN, 26);
 	CHECK_FILL("behind it", p + 2 * LEN, LEN, 27);
@@ -371,7 +371,7 @@ static void locked_in_parts(void)
 			refused += errno == ENOMEM || errno == EPERM || errno == EAGAIN ? 1 : 1000;
 	}
 	CHECK("refused as beyond a limit", refused < 1000);
-	chill();
+	chill_around();
 	for (size_t i = 0; i < NELEM(parts); i++) {
 		CHECK_FILL("locked or not", parts[i], part, 93 + i);
 		munmap(parts[i], part);
@@ -390,7 +390,7 @@ static void locked_and_moved(size_t len)
 	fill(to, 4 * len, 92);
 	CHECK_OK("mlock", mlock(p, len));
 	CHECK("moved and grown", mremap(p, len, 2 * len, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
-	chill();
+	chill_around();
 	CHECK_OK("mincore", mincore(to, 2 * len, vec));
 	for (size_t i = 0; i < NELEM(vec); i++)
 		CHECK_EQ("a locked page that was moved is resident", 1, vec[i] & 1);
@@ -418,7 +418,7 @@ static void lock(void)
 		return;
 	}
 	CHECK_OK("mlock", mlock(p + 3 * PAGE, len));
-	chill();
+	chill_around();
 	unsigned char vec[8];
 	CHECK_OK("mincore", mincore(p + 3 * PAGE, len, vec));
 	for (size_t i = 0; i < 8; i++)
@@ -427,7 +427,7 @@ static void lock(void)
 	CHECK_FILL("content", p, LEN, 90);
 	CHECK_OK("munlock", munlock(p + 3 * PAGE, len));
 	CHECK_OK("mlock2 ONFAULT", mlock2(p + 30 * PAGE, len, MLOCK_ONFAULT));
-	chill();
+	chill_around();
 	CHECK_FILL("content", p, LEN, 90);
 	CHECK_OK("munmap of locked memory", munmap(p + 30 * PAGE, PAGE));
 	CHECK_ERR("mlock over a hole", ENOMEM, mlock(p + 29 * PAGE, 3 * PAGE));

@@ -269,7 +269,7 @@ static void grows_down(void)
 		top[-(ptrdiff_t)(i * PAGE)] = (char)i;
 		CHECK_EQ("rest of a page grown into", 0, top[-(ptrdiff_t)(i * PAGE) + 100]);
 	}
-	chill();
+	chill_around();
 	CHECK_FILL("first pages", p, 16 * PAGE, 41);
 	for (size_t i = 17; i <= 400; i++)
 		CHECK_EQ("grown page", (char)i, top[-(ptrdiff_t)(i * PAGE)]);
@@ -508,7 +508,7 @@ static void hints_among_managed(void)
 	char *heap = malloc(8 * MIB);
 	CHECK("malloc", heap != NULL);
 	free(heap);
-	chill();
+	chill_around();
 	char *grown = mremap(more[0], MIB, 8 * MIB, MREMAP_MAYMOVE);
 	CHECK("mremap finds a place too", grown != MAP_FAILED);
 	CHECK_FILL("moved", grown, MIB, 90);

@@ -18,7 +18,7 @@ static void none_and_back(void)
 		CHECK_FAULT("read", p, ACCESS_READ, SEGV_DENIED);
 		CHECK_FAULT("write", p + LEN - 1, ACCESS_WRITE, SEGV_DENIED);
 		CHECK_FAULT("odd address", p + 5 * PAGE + 77, ACCESS_READ, SEGV_DENIED);
-		chill();
+		chill_around();
 		CHECK_OK("back", mprotect(p, LEN, RW));
 		CHECK_FILL("content kept", p, LEN, 1);
 		CHECK_OK("middle to PROT_NONE", mprotect(p + 100 * PAGE, 50 * PAGE, PROT_NONE));
@@ -207,7 +207,7 @@ static void keys(void)
 	CHECK_OK("pkey_mprotect", pkey_mprotect(p, LEN, RW, key));
 	CHECK_FILL("content under a key", p, LEN, 7);
 	fill(p, LEN, 8);
-	chill();
+	chill_around();
 	pkey_set(key, PKEY_DISABLE_WRITE);
 	CHECK_FILL("readable under a key", p, LEN, 8);
 	CHECK_FAULT("write under a key", p + 3 * PAGE, ACCESS_WRITE, (SIGSEGV << 8) | SEGV_PKUERR);

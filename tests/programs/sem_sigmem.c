@@ -110,7 +110,7 @@ static void alternate_stack(void)
 	sigaction(SIGSEGV, &act, NULL);
 	for (int i = 0; i < 5; i++) {
 		fill(cold, COLD_LEN, 50);
-		chill();
+		chill_around();
 		depth_reached = on_stack = 0;
 		cold_bad = 0;
 		raise(i % 2 ? SIGSEGV : SIGUSR1);
@@ -158,7 +158,7 @@ static void *overflow_thread(void *arg)
 	stack_t st = {.ss_sp = arg, .ss_size = 256 * 1024};
 	CHECK_OK("sigaltstack of a thread", sigaltstack(&st, NULL));
 	for (volatile int i = 0; i < 3; i++) {
-		chill();
+		chill_around();
 		if (sigsetjmp(overflow_jump, 1) == 0)
 			overflow(0);
 	}

@@ -37,7 +37,7 @@ static void set(int signo, void (*handler)(int, siginfo_t *, void *), int flags)
 	CHECK_OK("sigaction", sigaction(signo, &act, NULL));
 }
 
-static void make_cold(uint64_t tag)
+static void cold_fill(uint64_t tag)
 {
 	if (!cold)
 		cold = map_anon(COLD_LEN);
@@ -68,10 +68,10 @@ static void reports(void)
 		CHECK_EQ("mask reported: SIGUSR2", 1, sigismember(&old->sa_mask, SIGUSR2));
 		CHECK_EQ("mask reported: SIGBUS", 1, sigismember(&old->sa_mask, SIGBUS));
 		CHECK_EQ("mask reported: SIGTERM", 0, sigismember(&old->sa_mask, SIGTERM));
-		make_cold(all[i]);
+		cold_fill(all[i]);
 		CHECK_FILL("cold memory with a handler installed", cold, COLD_LEN, all[i]);
 		CHECK("signal() returns the old handler", signal(all[i], SIG_IGN) == (sighandler_t)(void *)note);
-		make_cold(all[i]);
+		cold_fill(all[i]);
 		CHECK_FILL("cold memory with the signal ignored", cold, COLD_LEN, all[i]);
 		CHECK("signal() returns SIG_IGN", signal(all[i], SIG_DFL) == SIG_IGN);
 	}
@@ -84,7 +84,7 @@ static void sent(void)
 {
 	static const int all[] = {SIGSEGV, SIGBUS, SIGSYS, SIGUSR1};
 	for (size_t i = 0; i < NELEM(all); i++) {
-		make_cold(i);
+		cold_fill(i);
 		set(all[i], note, 0);
 		seen = 0;
 		CHECK_OK("kill", kill(getpid(), all[i]));
@@ -110,7 +110,7 @@ static void sent(void)
 static void die_null(void *arg)
 {
 	(void)arg;
-	make_cold(1);
+	cold_fill(1);
 	*(volatile char *)opaque(NULL) = 1;
 }
 
@@ -129,13 +129,13 @@ static char *truncated_page(void)
 static void die_truncated(void *arg)
 {
 	signal(SIGBUS, arg ? SIG_IGN : SIG_DFL);
-	make_cold(2);
+	cold_fill(2);
 	*(volatile char *)opaque(truncated_page() + 2 * PAGE) = 1;
 }
 
 static void die_raised(void *arg)
 {
-	make_cold(3);
+	cold_fill(3);
 	raise((int)(intptr_t)arg);
 }
 
@@ -145,7 +145,7 @@ static void die_blocked(void *arg)
 	sigset_t all;
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
-	make_cold(4);
+	cold_fill(4);
 	*(volatile char *)opaque((char *)64) = 1;
 }
 
@@ -164,7 +164,7 @@ static void defaults(void)
 static void bus_error(void)
 {
 	char *p = truncated_page();
-	make_cold(5);
+	cold_fill(5);
 	CHECK_FAULT("read past the end of a file", p + PAGE, ACCESS_READ, BUS_NO_PAGE);
 	CHECK_FAULT("write past the end of a file", p + 3 * PAGE + 17, ACCESS_WRITE, BUS_NO_PAGE);
 	CHECK_NO_FAULT("page that is left", p + 100, ACCESS_READ);
@@ -178,7 +178,7 @@ static void bus_error(void)
 
 static void wild(void)
 {
-	make_cold(6);
+	cold_fill(6);
 	CHECK_FAULT("null pointer", NULL, ACCESS_READ, SEGV_UNMAPPED);
 	CHECK_FAULT("small address", (void *)0x123, ACCESS_WRITE, SEGV_UNMAPPED);
 	CHECK_FAULT("call of a null pointer", NULL, ACCESS_EXEC, SEGV_UNMAPPED);
@@ -202,7 +202,7 @@ static void full_mask(void)
 		else
 			CHECK_OK("raw rt_sigprocmask", syscall(SYS_rt_sigprocmask, SIG_SETMASK, all, old, 8));
 		for (uint64_t round = 0; round < 3; round++) {
-			make_cold(round + 10);
+			cold_fill(round + 10);
 			CHECK_FILL("cold memory with all signals blocked", cold, COLD_LEN, round + 10);
 			char *p = must_malloc(3 * MIB);
 			fill(p, 3 * MIB, round);
@@ -222,7 +222,7 @@ static void full_mask(void)
 		CHECK_EQ("a blocked SIGBUS waits", 0, seen);
 		CHECK_OK("sigpending", sigpending(got));
 		CHECK_EQ("SIGBUS is pending", 1, sigismember(got, SIGBUS));
-		make_cold(13);
+		cold_fill(13);
 		CHECK_FILL("cold memory with SIGBUS pending", cold, COLD_LEN, 13);
 		CHECK_OK("mask back", sigprocmask(SIG_SETMASK, old, NULL));
 		CHECK_EQ("SIGBUS came when let through", SIGBUS, seen);
@@ -249,7 +249,7 @@ static void thread_mask(void)
 	sigfillset(&all);
 	pthread_attr_init(&attr);
 	CHECK_EQ("pthread_attr_setsigmask_np", 0, pthread_attr_setsigmask_np(&attr, &all));
-	make_cold(14);
+	cold_fill(14);
 	CHECK_EQ("pthread_create", 0, pthread_create(&t, &attr, masked_thread, NULL));
 	CHECK_EQ("pthread_join", 0, pthread_join(t, NULL));
 	pthread_attr_destroy(&attr);
@@ -272,7 +272,7 @@ static void full_handler_mask(void)
 	sigfillset(&act.sa_mask);
 	sigaction(SIGUSR1, &act, NULL);
 	for (int i = 0; i < 3; i++) {
-		make_cold(20);
+		cold_fill(20);
 		seen = 0;
 		raise(SIGUSR1);
 		CHECK_EQ("handler ran", 1, seen);
@@ -344,7 +344,7 @@ static void jump_out_of_read(void)
 		char *volatile p = must_malloc(MIB);
 		fill(p, MIB, (uint64_t)i);
 		if (i & 1)
-			chill();
+			chill_around();
 		if (sigsetjmp(jump, 1) == 0) {
 			struct itimerval once = {{0, 0}, {0, 5000}};
 			setitimer(ITIMER_REAL, &once, NULL);
@@ -352,7 +352,7 @@ static void jump_out_of_read(void)
 			CHECK_EQ("read must be left by a jump", -2, n);
 		}
 		CHECK_FILL("buffer after the jump", p, MIB, (uint64_t)i);
-		chill();
+		chill_around();
 		CHECK_FILL("buffer after the jump and chill", p, MIB, (uint64_t)i);
 		CHECK_EQ("write", 3, write(fds[1], "abc", 3));
 		CHECK_EQ("read into the buffer later", 3, read(fds[0], p, MIB));
@@ -432,14 +432,14 @@ static void directed(void)
 {
 	struct sigaction act = {.sa_handler = thread_note, .sa_flags = SA_RESTART};
 	sigaction(SIGUSR1, &act, NULL);
-	make_cold(40);
+	cold_fill(40);
 	pthread_t t[4];
 	for (size_t i = 0; i < NELEM(t); i++)
 		pthread_create(&t[i], NULL, cold_reader, NULL);
 	for (int i = 0; i < 200; i++) {
 		pthread_kill(t[i % 4], SIGUSR1);
 		if (i % 50 == 0)
-			chill();
+			chill_around();
 		usleep(200);
 	}
 	for (size_t i = 0; i < NELEM(t); i++)
@@ -534,12 +534,12 @@ static void filtered(void *arg)
 	(void)arg;
 	int fds[2];
 	CHECK_OK("pipe", pipe(fds));
-	make_cold(60);
+	cold_fill(60);
 	set(SIGSYS, answer, 0);
 	trap_calls(SYS_getpgrp, 7);
 	trap_calls(SYS_getrandom, 0);
 	for (int i = 1; i <= 3; i++) {
-		make_cold(60);
+		cold_fill(60);
 		check_trap("a call that the program's filter traps", SYS_getpgrp, 7, call(SYS_getpgrp, NULL, 0, 0));
 		check_trap("one on cold memory", SYS_getrandom, 0, call(SYS_getrandom, cold, 100, 0));
 		CHECK_EQ("calls of the handler", 2 * i, traps);
@@ -567,7 +567,7 @@ static void die_filtered(void *arg)
 	} else {
 		signal(SIGSYS, way ? SIG_IGN : SIG_DFL);
 	}
-	make_cold(61);
+	cold_fill(61);
 	trap_calls(SYS_getpgrp, 7);
 	call(SYS_getpgrp, NULL, 0, 0);
 }

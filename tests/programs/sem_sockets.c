@@ -352,7 +352,7 @@ static void cancelled(void)
 		pthread_t thread;
 		void *result = NULL, *buffer = cold_alloc(2 * PAGE);
 		memset(buffer, 1, 2 * PAGE);
-		chill();
+		chill_around();
 		pthread_create(&thread, NULL, waits[i % NELEM(waits)], buffer);
 		if (i >= NELEM(waits))
 			sleep_ms(50);

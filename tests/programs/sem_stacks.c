@@ -163,16 +163,16 @@ static void small_stacks(void)
 		stack_t small = {.ss_sp = places[i] + AROUND - SMALL, .ss_size = SMALL}, before;
 		CHECK_OK("sigaltstack", sigaltstack(&small, &before));
 		for (size_t call = 0; call < NELEM(calls); call++) {
-			chill();
+			chill_around();
 			calls[call]();
 			fill(cold, 16 * PAGE, call);
 			CHECK_BYTE("memory below a small stack", places[i], AROUND - SMALL, 0x5a);
 		}
-		chill();
+		chill_around();
 		CHECK_FILL("cold memory", cold, 16 * PAGE, NELEM(calls) - 1);
 		char *big = must_malloc(size_mb * MIB / 2);
 		CHECK("a big buffer", pread(file, big, size_mb * MIB / 2, 0) == 2 * PAGE);
-		chill();
+		chill_around();
 		CHECK("a big buffer that is cold", pwrite(file, big, size_mb * MIB / 2, 0) == (ssize_t)(size_mb * MIB / 2));
 		CHECK_OK("file as it was", ftruncate(file, 2 * PAGE));
 		free(big);

@@ -189,7 +189,7 @@ static void stacks(void)
 	stack_t other = {.ss_sp = stack[1], .ss_size = sizeof stack[1]}, small = other, odd = other, off = {.ss_flags = SS_DISABLE};
 	small.ss_size = 1000;
 	odd.ss_flags = 77;
-#define STACK(...) TWICE(sigaltstack, __VA_ARGS__, .before = known_stack, .effect = see_stack)
+#define STACK(...) TWICE(sigaltstack, __VA_ARGS__, .before = known_stack, .effect = see_stack, .keeps = true)
 	chill();
 	STACK({IN(&other, 24), OUT(24)});
 	STACK({NIL, OUT(24)});
@@ -197,15 +197,15 @@ static void stacks(void)
 	STACK({IN(&small, 24), OUT(24)});
 	STACK({IN(&odd, 24), OUT(24)});
 	STACK({IN(&off, 24), NIL});
-	TWICE(sigaltstack, {IN(&other, 24), OUT(24)}, .before = no_stack, .effect = see_stack);
-	TWICE(sigaltstack, {NIL, OUT(24)}, .before = no_stack, .effect = see_stack);
+	TWICE(sigaltstack, {IN(&other, 24), OUT(24)}, .before = no_stack, .effect = see_stack, .keeps = true);
+	TWICE(sigaltstack, {NIL, OUT(24)}, .before = no_stack, .effect = see_stack, .keeps = true);
 	/* Not while the code runs on it. */
 	known_stack();
 	cold_stacks = cold_alloc(PAGE);
 	cold_stacks[0] = off;
 	struct sigaction act = {.sa_handler = on_the_stack, .sa_flags = SA_ONSTACK};
 	CHECK_OK("sigaction", sigaction(SIGUSR2, &act, NULL));
-	chill();
+	chill_around();
 	raise(SIGUSR2);
 	CHECK_EQ("on the stack", -EPERM, refusals[0]);
 	CHECK_EQ("on the stack, cold", -EPERM, refusals[1]);
@@ -316,8 +316,8 @@ static void own_settings(void)
 	TWICE(get_robust_list, {NUM(0), OUT(8), OUT(8)});
 	TWICE(get_robust_list, {NUM(getppid()), VARY(8, 0, 8), OUT(8)});
 	/* Kept by the kernel: what it names stays. */
-	TWICE(set_robust_list, {OUT(24), NUM(8)});
-	TWICE(set_tid_address, {OUT(4)}, .whole = true);
+	TWICE(set_robust_list, {OUT(24), NUM(8)}, .keeps = true);
+	TWICE(set_tid_address, {OUT(4)}, .whole = true, .keeps = true);
 }
 
 static void kept(void)
@@ -335,14 +335,14 @@ static void kept(void)
 	}
 	for (int way = 0; way < 2; way++) {
 		memset((void *)area, 0, PAGE);
-		chill();
+		chill_around();
 		long args[6] = {(long)area, 32, 0, 0x53053053};
 		long done = way ? syscall(SYS_rseq, args[0], 32L, 0L, 0x53053053L) : raw_call(SYS_rseq, args);
 		if (done != 0) {
 			skip("kept/rseq", "rseq gives %ld", done);
 			return;
 		}
-		chill();
+		chill_around();
 		CHECK("the kernel has said on which CPU", area[0] < 65536 && area[0] == area[1]);
 		CHECK_EQ("the area is given up", 0, plain(SYS_rseq, (long)area, 32, 1, 0x53053053));
 		CHECK_EQ("no CPU", -1, (int)area[1]);

@@ -125,7 +125,7 @@ static __attribute__((noinline)) uint64_t recurse(int n)
 	for (size_t i = 0; i < NELEM(frame); i++)
 		frame[i] = (uint64_t)n * 100 + i;
 	if (n == 300)
-		chill();
+		chill_around();
 	uint64_t below = n < 600 ? recurse(n + 1) : 0;
 	for (size_t i = 0; i < NELEM(frame); i++) {
 		if (frame[i] != (uint64_t)n * 100 + i)
@@ -143,7 +143,7 @@ static void *deep_thread(void *arg)
 	CHECK_EQ("recursion", 601, recurse(0));
 	char *p = must_malloc(MIB);
 	fill(p, MIB, 6);
-	chill();
+	chill_around();
 	CHECK_FILL("local variables", local, sizeof local, 5);
 	CHECK_FILL("malloc'd block", p, MIB, 6);
 	free(p);
@@ -208,7 +208,7 @@ static void *placed_thread(void *arg)
 	pthread_attr_getstack(&attr, &base, &len);
 	pthread_attr_destroy(&attr);
 	CHECK("the stack is the program's", base == p->stack && len == p->len);
-	chill();
+	chill_around();
 	alarms = 0;
 	CHECK_EQ("pthread_kill", 0, pthread_kill(pthread_self(), SIGUSR1));
 	CHECK_EQ("signal on the stack", 1, alarms);
@@ -292,7 +292,7 @@ static void stacks(void)
 }
 
 static int cancel_fds[2];
-static volatile int cleaned;
+static volatile int cleaned, reads;
 /* Of the buffer that is read into. The short one is in RAM when the read begins. */
 static size_t cancel_len;
 
@@ -311,6 +311,7 @@ static void *blocked_reader(void *arg)
 		pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
 	fill(p, MIB, 8);
 	pthread_cleanup_push(clean, p);
+	reads = 1;
 	ssize_t n = read(cancel_fds[0], p, cancel_len);
 	CHECK_EQ("a cancelled read does not return", -2, n);
 	pthread_cleanup_pop(1);
@@ -323,11 +324,14 @@ static void cancel(void)
 	for (uintptr_t i = 0; i < 20; i++) {
 		pthread_t t;
 		void *result = NULL;
-		cleaned = 0;
+		cleaned = reads = 0;
 		cancel_len = i & 2 ? MIB : 4 * PAGE;
 		pthread_create(&t, NULL, blocked_reader, (void *)(i & 1));
+		/* A thread that is cancelled at any moment may be so before it has pushed what is to be cleaned up. */
+		while (!reads)
+			sleep_ms(1);
 		sleep_ms(20);
-		chill();
+		chill_around();
 		CHECK_EQ("pthread_cancel", 0, pthread_cancel(t));
 		CHECK_EQ("pthread_join", 0, pthread_join(t, &result));
 		CHECK("was cancelled", result == PTHREAD_CANCELED);

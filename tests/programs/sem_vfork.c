@@ -47,12 +47,6 @@ static void move(void)
 	turn++;
 }
 
-static void out_of_ram(void *p, size_t len)
-{
-	madvise(p, len, MADV_PAGEOUT);
-	madvise(p, len, MADV_PAGEOUT);
-}
-
 /* What a child does until it is killed. */
 
 static void touches(void)
@@ -194,7 +188,7 @@ static unsigned rounds(unsigned quick)
 static void killed_in_faults(void)
 {
 	for (unsigned round = 0; round < rounds(300); round++) {
-		out_of_ram(data, LEN);
+		make_cold(data, LEN);
 		vfork_and_end(round % 4 ? touches : touches_and_drops, (unsigned)(mix64(round) % 1500), NULL);
 		goes_on(round);
 	}
@@ -214,7 +208,7 @@ static void killed_in_calls(void)
 	for (unsigned round = 0; round < rounds(80); round++) {
 		renew_area();
 		if (round & 4)
-			out_of_ram(area, AREA);
+			make_cold(area, AREA);
 		vfork_and_end(bodies[round % NELEM(bodies)], (unsigned)(mix64(round) % 4000), NULL);
 		CHECK_OK("the buffer is dropped", madvise(area, AREA, MADV_DONTNEED));
 		CHECK_ZERO("what was dropped", area, AREA);
@@ -231,7 +225,7 @@ static void killed_in_mappings(void)
 {
 	for (unsigned round = 0; round < rounds(100); round++) {
 		renew_area();
-		out_of_ram(data, LEN);
+		make_cold(data, LEN);
 		vfork_and_end(maps, (unsigned)(mix64(round) % 1000), NULL);
 		goes_on(round);
 	}
@@ -240,7 +234,8 @@ static void killed_in_mappings(void)
 static void killed_at_exec(void)
 {
 	for (unsigned round = 0; round < rounds(60); round++) {
-		out_of_ram(cold_argv, 2 * MIB);
+		/* What a killed child's exec was reading stays there. */
+		madvise(cold_argv, 2 * MIB, MADV_PAGEOUT);
 		vfork_and_end(execs, (unsigned)(mix64(round) % 3000), NULL);
 		goes_on(round);
 	}
@@ -256,7 +251,7 @@ static void other_thread_goes_on(void)
 static void stopped(void)
 {
 	for (unsigned round = 0; round < rounds(100); round++) {
-		out_of_ram(data, LEN);
+		make_cold(data, LEN);
 		vfork_and_end(touches, (unsigned)(mix64(round) % 1000), other_thread_goes_on);
 		goes_on(round);
 	}
@@ -296,7 +291,7 @@ static void beside(void)
 	static char stacks[3][64 * 1024] __attribute__((aligned(16)));
 	for (unsigned round = 0; round < rounds(60); round++) {
 		pid_t pids[NELEM(stacks)];
-		out_of_ram(data, LEN);
+		make_cold(data, LEN);
 		for (size_t i = 0; i < NELEM(stacks); i++)
 			pids[i] = clone(borrower, stacks[i] + sizeof stacks[i], CLONE_VM | SIGCHLD, (void *)(uintptr_t)touches);
 		spin_us((unsigned)(mix64(round) % 2000));

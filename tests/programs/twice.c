@@ -24,15 +24,23 @@ struct place {
 	int which;
 };
 
+static void make_cold_rooms(void)
+{
+	static char *area;
+	if (area)
+		munmap(area, 2 * WINDOW);
+	area = map_anon(2 * WINDOW);
+	rooms[COLD] = (char *)(((uintptr_t)area + WINDOW - 1) / WINDOW * WINDOW);
+	for (int i = 0; i < MEMS; i++)
+		munmap(rooms[COLD] + i * ROOM + MAPPED, PAGE);
+}
+
 static void make_rooms(void)
 {
 	rooms[PLAIN] = plain_rooms;
-	uintptr_t start = (uintptr_t)map_anon(2 * WINDOW);
-	rooms[COLD] = (char *)((start + WINDOW - 1) / WINDOW * WINDOW);
-	for (int i = 0; i < MEMS; i++) {
+	for (int i = 0; i < MEMS; i++)
 		mprotect(rooms[PLAIN] + i * ROOM + MAPPED, PAGE, PROT_NONE);
-		munmap(rooms[COLD] + i * ROOM + MAPPED, PAGE);
-	}
+	make_cold_rooms();
 }
 
 static size_t offset_of(const struct mem *mem, enum layout layout)
@@ -88,7 +96,7 @@ static void lay_out(const struct call *call, enum side side, const struct place 
 	if (place->layout == SEALED)
 		mprotect(rooms[side] + place->which * ROOM, MAPPED, PROT_READ);
 	if (side == COLD)
-		madvise(rooms[COLD], WINDOW, MADV_PAGEOUT);
+		make_cold(rooms[COLD], WINDOW);
 }
 
 long raw_call(long nr, const long *args)
@@ -109,6 +117,8 @@ static long make(const struct call *call, enum side side, bool by_libc, const st
 	long args[ARGS];
 	if (call->before)
 		call->before();
+	if (call->keeps && side == COLD)
+		make_cold_rooms();
 	lay_out(call, side, place, args);
 	memset(seen[side], 0, SEEN_LEN);
 	long result;

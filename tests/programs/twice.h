@@ -54,6 +54,8 @@ struct call {
 	unsigned needed;
 	/* Only valid pointers. */
 	bool whole;
+	/* The kernel keeps what it is given: the pages stay in RAM, so that each call needs others. */
+	bool keeps;
 };
 
 void twice_at(const char *where, const struct call *call);
