@@ -13,7 +13,7 @@ export CARGO_TARGET_DIR := $(ROOT)/target
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan bench bench-core bench-zpool bench-fit bench-kernel traces flame lint check format clean
+.PHONY: help build kill-build deps programs demo test soak loom fuzz miri tsan nightly bench bench-core bench-zpool bench-fit bench-kernel traces flame lint check format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -52,13 +52,21 @@ soak: deps build kill-build programs ## the same programs, larger, and beside th
 loom: ## every interleaving of the swap core's shared words, within bounds (half a minute, and the build)
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom $(CARGO) test --release -p farpage-core --lib models
 
+# What needs the nightly toolchain gets its parts by itself.
+nightly:
+	@rustup toolchain list | grep -q ^nightly || rustup toolchain install nightly --profile minimal
+	@rustup component add --toolchain nightly miri rust-src
+
 FUZZ_SECONDS ?= 20
-fuzz: ## structures beside their naive models, FUZZ_SECONDS each (nightly toolchain, `cargo install cargo-fuzz`)
+FUZZ_TOOL := $(ROOT)/target/fuzz-tool
+fuzz: export PATH := $(FUZZ_TOOL)/bin:$(PATH)
+fuzz: nightly ## structures beside their naive models, FUZZ_SECONDS each (nightly; installs cargo-fuzz into target)
+	@test -x $(FUZZ_TOOL)/bin/cargo-fuzz || $(CARGO) install --quiet cargo-fuzz --root $(FUZZ_TOOL)
 	@for target in slots zpool range_map readahead bit_tree fifo slot_cache reclaim_policy workingset; do \
 	  CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fuzz $(CARGO) +nightly fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
-miri: ## undefined behaviour in the pure parts (nightly toolchain with miri)
+miri: nightly ## undefined behaviour in the pure parts (nightly)
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2 CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/miri \
 	  $(CARGO) +nightly miri test -p farpage-core --lib -- $(MIRI) $(MIRI_NOT:%=--skip %)
 # Without what repeats things often: property tests, those where threads meet, and those that take minutes when interpreted
@@ -68,7 +76,7 @@ MIRI := bit_tree:: cluster::tests devices:: fifo:: huge:: page_state:: planes:: 
   slot_cache:: slots::tests::only stats:: swap_table:: units:: workingset:: zpool::
 MIRI_NOT := follows_the_model sparse_touchers_never_walk planes_are_those any_counts_are_answered
 
-tsan: ## data races in the stress tests of slots and zpool (nightly toolchain with rust-src)
+tsan: nightly ## data races in the stress tests of slots and zpool (nightly)
 	RUSTFLAGS=-Zsanitizer=thread CARGO_PROFILE_DEV_PANIC=unwind CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/tsan \
 	  $(CARGO) +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu -p farpage-core --lib --test zpool thread
 
