@@ -76,7 +76,7 @@ static void parts(void)
 		CHECK("move a part", moved != MAP_FAILED);
 		char *whole = mremap(p + 5 * HUGE, 2 * HUGE, 2 * HUGE, MREMAP_MAYMOVE | MREMAP_FIXED, walked(2 * HUGE, 5));
 		CHECK("move two", whole != MAP_FAILED);
-		chill();
+		chill_around();
 		CHECK_OK("part back", mprotect(p + c, n, RW));
 		for (size_t i = 0; i < LEN / PAGE; i++) {
 			size_t at = i * PAGE, m = 4 * HUGE + 3 * PAGE;
@@ -112,8 +112,8 @@ static void locked(void)
 	char *p = walked(LEN, 9);
 	for (size_t at = 0; at < LEN; at += HUGE)
 		CHECK_OK("mlock", mlock(p + at + 77 * PAGE, PAGE));
-	chill();
-	chill();
+	chill_around();
+	chill_around();
 	size_t left = 0;
 	for (size_t at = 0; at < LEN; at += HUGE)
 		left += there(p + at);
