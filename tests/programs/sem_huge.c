@@ -194,6 +194,17 @@ static void declined(void)
 	munmap(p, LEN + HUGE);
 }
 
+/* 2 MiB with a border of mappings in them can't be moved as one. Each try to do so spared all their pages for a turn, so that they never
+ * left. */
+static void bordered(void)
+{
+	char *p = walked(LEN, 7);
+	CHECK_OK("part to PROT_READ", mprotect(p + 2 * HUGE + 255 * PAGE, 50 * PAGE, PROT_READ));
+	make_cold(p + 2 * HUGE, HUGE);
+	CHECK_FILL("content", p, LEN, 7);
+	munmap(p, LEN);
+}
+
 static void random_order(void)
 {
 	char *p = walked(LEN, 0);
@@ -214,6 +225,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"cycle", cycle}, {"parts", parts},	  {"forked", forked},
 		{"locked", locked}, {"sparse", sparse}, {"declined", declined}, {"random_order", random_order},
+		{"bordered", bordered},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -143,7 +143,8 @@ fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
         let then = if i < moved {
             PageState::cached(first + i)
         } else {
-            PageState::resident().with_young(true)
+            // Where none could be moved (a border of mappings lies in it) they leave as small pages, now: not spared.
+            PageState::resident().with_young(moved > 0)
         };
         set_locked(mm, chunk + i, then.keeping(mm.load(chunk + i).slot()));
     }
