@@ -12,7 +12,7 @@
 #include <time.h>
 
 #define ARENA_LEN (32 * MIB)
-/* What farpage manages; just below it lies a page of its code while the process is active (docs/architecture.md). */
+/* What farpage manages; just below it lies a page of its code, once a process is active at the latest (docs/architecture.md). */
 #define MANAGED ((uintptr_t)0x2a0000000000)
 #define MANAGED_LEN ((uintptr_t)1 << 40)
 /* What leaves on advice: whole aligned pieces of this size. */
@@ -287,11 +287,11 @@ static size_t all_there(int pagemap, const struct range ranges[2], bool push)
 }
 
 /* The advice is best effort: other threads bring their memory back, so it is repeated, and enough that most has left. `known` pages of it
- * can stay; with `learn` as many as do. False where nothing is managed, or the kernel doesn't tell. */
+ * can stay; with `learn` as many as do. False where that is not expected, nothing is managed, or the kernel doesn't tell. */
 static bool push_out(const struct range ranges[2], size_t known, size_t *learn)
 {
 	unsigned char seen;
-	if (mincore((void *)(MANAGED - PAGE), PAGE, &seen) != 0)
+	if (!getenv("EXPECT_COLD") || mincore((void *)(MANAGED - PAGE), PAGE, &seen) != 0)
 		return false;
 	int pagemap = open("/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC);
 	if (pagemap < 0)

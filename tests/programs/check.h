@@ -79,8 +79,8 @@ void *must_malloc(size_t len);
 /* Pages of an arena which is mapped once per process: meant to go cold. Never freed. */
 void *cold_alloc(size_t len);
 /* Fills and verifies another block of size_mb MiB, so that a smaller budget pushes everything else out; then pushes out by advice what is there
- * all the same of managed memory (malloc'd blocks, stacks, mappings), to the tiers. It is a failed check if most of it stays. Without
- * farpage, and in a process that is dormant, only the block. One thread at a time. */
+ * all the same of managed memory (malloc'd blocks, stacks, mappings), to the tiers. It is a failed check if most of it stays. The
+ * advice only with EXPECT_COLD=1 in the environment: a process that is managed from the first byte. One thread at a time. */
 void chill(void);
 /* The same where some of it has to stay: it is locked, a stack that signals come to, in a call that waits or was left. So much may stay
  * from then on. */

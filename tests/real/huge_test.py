@@ -24,7 +24,7 @@ def kernel_gives():
 def huge_run(context, swap, words, expect):
     # A thread that sleeps in a fault may wake and make a page table where a huge page is about to come.
     expect = expect and kernel_gives() and context.delivery == "signal"
-    env = {"EXPECT_HUGE": "1"} if expect else {}
+    env = {"EXPECT_COLD": "1", **({"EXPECT_HUGE": "1"} if expect else {})}
     extra = ["--eager", *swap, *words]
     budget, mib = (192, 320) if context.soak else (128, 208)
     got = context.budget_run(budget, [program("sem_huge"), mib], timeout_s=400, extra=extra, env=env)

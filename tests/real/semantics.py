@@ -65,7 +65,7 @@ def semantics(name):
     def run(context):
         # Up to 50 times all of that goes out to the disk and comes back.
         budget, mib = SIZES[name]
-        got = context.budget_run(budget, [program(name), mib], timeout_s=240, extra=["--eager"])
+        got = context.budget_run(budget, [program(name), mib], timeout_s=240, extra=["--eager"], env={"EXPECT_COLD": "1"})
         check(got.code == 0, failures(got))
         check(swapped_out(got.stats) > 0, "nothing was swapped out")
         # Said where the program found itself managed; it fails where most of what it pushes out stays.
