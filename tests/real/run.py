@@ -58,11 +58,11 @@ COLUMNS = (
 # Run by --delivery thread in `make test` too; the others in the soak only. On a machine whose page faults cost five times
 # what they should, all of it has to end within half an hour.
 THREAD_IN_QUICK = (
-    *("np-sort", "gnu-sort", "stress-32M-8t", "stress-96M-32t", "kill-children", "swap-overfull", "libc-helpers", "sem_"),
+    *("gnu-sort", "stress-32M-8t", "kill-children", "swap-overfull", "libc-helpers", "sem_"),
     *("swapoff-runs", "swapoff-to-ram", "swapoff-shared", "swapoff-device"),
 )
 # But not these, which take longest.
-SIGNAL_IN_QUICK = ("sem_stacks", "sem_wait", "sem_madvise", "sem_bigio", "sem_malloc")
+SIGNAL_IN_QUICK = ("sem_stacks", "sem_vfork", "sem_madvise", "sem_bigio", "sem_malloc", "sem_sockets")
 
 
 # Settings that the soak runs the programs of `make test` with, too, and the scale of their sizes: there are huge pages in budgets
