@@ -175,6 +175,9 @@ fn look_at(path: &Path, size: Option<u64>) -> Result<Place, String> {
     }
 }
 
+/// How to mend what fails for want of descriptors.
+pub const MORE_FILES: &str = "raise the limit of open files: ulimit -n 1024";
+
 /// One line: what can't be done with a path, why, and how to mend it.
 fn refusal(path: &Path, what: &str, error: &io::Error) -> String {
     let shown = path.display();
@@ -186,7 +189,7 @@ fn refusal(path: &Path, what: &str, error: &io::Error) -> String {
         (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _) => {
             "free some space, or name another place"
         }
-        (_, Some(libc::EMFILE | libc::ENFILE)) => "raise the limit of open files: ulimit -n 1024",
+        (_, Some(libc::EMFILE | libc::ENFILE)) => MORE_FILES,
         _ => "name another place",
     };
     format!("--swap {shown}: {what}: {error}; {fix}")

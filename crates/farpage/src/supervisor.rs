@@ -282,7 +282,7 @@ pub fn refuse_small_files() -> Result<(), String> {
 /// What `farpage run` needs and could not have, why, and how to mend it.
 fn no_start(what: &str, error: &io::Error) -> RunError {
     let fix = match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files: ulimit -n 1024",
+        Some(libc::EMFILE | libc::ENFILE) => areas::MORE_FILES,
         Some(libc::ENOMEM | libc::ENOSPC) => "free some memory",
         _ => "`farpage doctor` may know the fix",
     };
@@ -294,7 +294,7 @@ fn no_pool(error: Errno) -> String {
         libc::ENOMEM => {
             "is the address space limited (ulimit -v, RLIMIT_AS)? farpage's tables need 8 GiB of that, though little memory: raise the limit, or lift it"
         }
-        libc::EMFILE | libc::ENFILE => "raise the limit of open files: ulimit -n 1024",
+        libc::EMFILE | libc::ENFILE => areas::MORE_FILES,
         _ => "`farpage doctor` may know the fix",
     };
     format!("cannot create the pool in memory: {error}; {fix}")
