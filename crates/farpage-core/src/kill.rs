@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 138] = [
+pub const POINTS: [&str; 139] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-stored",
@@ -64,6 +64,7 @@ pub const POINTS: [&str; 138] = [
     "store-slot",
     "store-compressed",
     "store-written",
+    "block-counted",
     "store-locked",
     "store-worded",
     "store-published",

@@ -1,7 +1,8 @@
 //! What only counting again can mend after a death, done by the supervisor.
 //!
 //! A process killed between the change of a page's word and the put of its slot leaves a reference that nobody holds; killed
-//! between the two steps of an object's taking or return, a zpage that counts one object too many. Whose the surplus is
+//! between the two steps of an object's taking or return, a zpage that counts one object too many; between the count of a block
+//! and the word that names it, or the reverse, an area whose count is one off. Whose the surplus is
 //! can't be seen in the words, only that it is there; and a living process in the middle of the same step makes
 //! the same difference. So each process tells when it is in between ([`Steps`](crate::steps::Steps)), and a difference is
 //! believed only if nobody was:
@@ -33,10 +34,11 @@ use farpage_core::slots::{Locked, Slots};
 use farpage_core::swap_table::{Backing, SlotWord};
 
 use crate::cleanup::next_data;
-use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, STATES_LEN, entry_state};
+use crate::pool::{Area, MAX_PROCESSES, Pool, ProcEntry, STATES_LEN, entry_state};
 use crate::puts;
 use crate::steps::Steps;
 use crate::sys::{self, Errno};
+use crate::tier_files;
 
 /// Bits of `Header::recount`: a process is gone that managed memory; one was in the middle of a step.
 pub const GONE: u32 = 1;
@@ -61,8 +63,8 @@ pub fn mend(pool: &Pool, pool_fd: i32) {
         requeue(pool);
     }
     if wanted & IN_A_STEP != 0 {
-        // Either may have to be put off while the other can be done.
-        let all = [put_lost(pool, pool_fd), settle_objects(pool)];
+        // Each may have to be put off while others can be done.
+        let all = [put_lost(pool, pool_fd), settle_objects(pool), settle_blocks(pool)];
         if all.contains(&false) {
             pool.header().recount.fetch_or(IN_A_STEP, Ordering::Relaxed);
         }
@@ -334,8 +336,13 @@ fn counts(pool: &Pool) -> References {
 
 /// The slots of clusters that have any in use.
 pub fn used_slots(pool: &Pool) -> impl Iterator<Item = u32> {
+    used_slots_in(pool, |_| true)
+}
+
+/// The same, of clusters that are wanted.
+pub fn used_slots_in(pool: &Pool, is_wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
     used_clusters(pool)
-        .filter(|cluster| pool.slots().cluster_word(*cluster).count() > 0)
+        .filter(move |cluster| is_wanted(*cluster) && pool.slots().cluster_word(*cluster).count() > 0)
         .flat_map(|cluster| {
             let first = cluster * CLUSTER_SLOTS as u32;
             first..first + CLUSTER_SLOTS as u32
@@ -375,6 +382,34 @@ fn settle_objects(pool: &Pool) -> bool {
     }
     used.fetch_sub(surplus, Ordering::Relaxed);
     all
+}
+
+/// The counts of blocks that hold a page. False: they could not be told now.
+fn settle_blocks(pool: &Pool) -> bool {
+    let entries = pool.processes();
+    // Whatever gives a block content, or takes it, is in one of these steps from before the first of the two words to after the other.
+    let idle = || {
+        let objects = all_idle(entries, |entry| &entry.objects)?;
+        let puts = all_idle(entries, |entry| &entry.puts)?;
+        let moves = all_idle(entries, |entry| &entry.moves)?;
+        (!someone_cleans(entries)).then_some([objects, puts, moves])
+    };
+    let Some(before) = idle() else {
+        return false;
+    };
+    let areas = pool.header().area.iter().enumerate();
+    let seen = areas.map(|(index, area)| {
+        let counted = area.used.load(Ordering::Relaxed);
+        (area, counted, tier_files::written(pool, index))
+    });
+    let seen: Vec<_> = seen.collect();
+    // Whoever began and ended to clean up meanwhile has changed the count, and then it is not exchanged.
+    let exchange = |(area, counted, written): (&Area, i64, i64)| {
+        let used = &area.used;
+        used.compare_exchange(counted, written, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    };
+    idle() == Some(before) && seen.into_iter().map(exchange).filter(|settled| !settled).count() == 0
 }
 
 /// What all processes have begun, if nothing is under way.

@@ -381,9 +381,7 @@ impl Batch {
     fn hand_over(&mut self, mm: &Mm, at: usize, to: u32, backing: Backing) -> bool {
         let table = mm.pool().swap_table();
         let (page, from, seen) = (self.pages[at], self.slots[at], SlotWord(self.seen[at]));
-        if let Backing::Device { .. } = backing {
-            tiers::count_blocks(mm, to, 1);
-        }
+        let _counted = matches!(backing, Backing::Device { .. }).then(|| tiers::count_block(mm, to));
         let word = table.load(from);
         if !word.same_backing(seen) {
             puts::free_backing(mm.pool(), to, backing, mm.owner());

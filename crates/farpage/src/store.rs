@@ -152,9 +152,7 @@ fn store_small(
 /// The page is in `slot` from now on, unless the program took it back. The word names the slot before the slot counts
 /// the reference, so a process killed in between leaves a busy slot of its own and nothing else.
 pub fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
-    if let Backing::Device { .. } = backing {
-        tiers::count_blocks(mm, slot, 1);
-    }
+    let _counted = matches!(backing, Backing::Device { .. }).then(|| tiers::count_block(mm, slot));
     let seen = mm.load(page);
     let table = mm.pool().swap_table();
     // A slot that the page keeps has been given up before (`kept::is_there`), unless the page was away since.

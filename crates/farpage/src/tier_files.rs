@@ -15,7 +15,6 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::os::fd::AsRawFd;
 
-use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{self, SHUT_LEAVING};
 use farpage_core::kill_point;
 use farpage_core::swap_table::SlotKind;
@@ -102,9 +101,9 @@ fn resize(pool: &Pool, index: usize, missing: u32, traits: u64) {
 }
 
 /// Slots of the area whose words say that their content is in their block.
-fn written(pool: &Pool, index: usize) -> i64 {
+pub fn written(pool: &Pool, index: usize) -> i64 {
     let device = pool.devices()[index];
-    let slots = recount::used_slots(pool).filter(|slot| device.owns(slot / CLUSTER_SLOTS as u32));
+    let slots = recount::used_slots_in(pool, |cluster| device.owns(cluster));
     let written = slots.filter(|slot| pool.swap_table().load(*slot).kind() == SlotKind::Device);
     written.count() as i64
 }

@@ -28,6 +28,7 @@ use crate::compress::{self, Compressed};
 use crate::file_limit;
 use crate::mm::{Mm, PAGE, fd};
 use crate::pool::Pool;
+use crate::steps::Step;
 use crate::sys::{self, Errno};
 use crate::watch;
 use crate::work_area::Context;
@@ -407,8 +408,18 @@ pub fn store_compressed(mm: &Mm, slot: u32, page: &Compressed, context: &Context
     Some(Backing::Compressed(handle))
 }
 
-/// Counts blocks that hold a page from now on, of the area that `slot` lies in. Page by page as they are handed over: a process
-/// killed between a write and that leaves a count that is one off, not sixty-four.
+/// Counts the block of `slot`, which is about to be published: a process killed between the two leaves a count that is one off, and
+/// the step, which the caller holds until then, tells the supervisor to count again (`recount`).
+#[must_use]
+pub fn count_block(mm: &Mm, slot: u32) -> Step<'_> {
+    let step = mm.entry().objects.begin();
+    count_blocks(mm, slot, 1);
+    kill_point!("block-counted");
+    step
+}
+
+/// Counts blocks that hold a page from now on, of the area that `slot` lies in. The caller is in a step of `ProcEntry::objects` that
+/// began before any word told of that.
 pub fn count_blocks(mm: &Mm, slot: u32, blocks: u64) {
     if let Some((area, _)) = place_of(mm.pool(), slot) {
         mm.header().area[usize::from(area)]

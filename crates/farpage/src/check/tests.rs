@@ -493,6 +493,26 @@ fn killed_while_taking_and_freeing_objects() {
     );
 }
 
+/// Killed between the count of a block and the word that names it, or the reverse. An area once counted a block more for ever with each
+/// process that ended so, an ordinary exit beside its reclaimer's write included, and took itself for full at last.
+#[test]
+fn killed_between_a_block_and_its_count() {
+    for off in [3, -1] {
+        let (tree, _) = Tree::filled();
+        let used = &tree.pool.header().area[0].used;
+        used.fetch_add(off, Ordering::Relaxed);
+        let entries = tree.pool.processes();
+        core::mem::forget(entries[usize::from(DEAD)].objects.begin());
+        let busy = entries[usize::from(ALIVE)].objects.begin();
+        cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
+        recount::mend(&tree.pool, tree.fd);
+        assert_eq!(used.load(Ordering::Relaxed), off, "the living may be in between");
+        drop(busy);
+        recount::mend(&tree.pool, tree.fd);
+        assert_eq!(used.load(Ordering::Relaxed), 0);
+    }
+}
+
 /// What was given back while another process held the cluster, for as long as a write takes on a busy machine.
 #[test]
 fn released_while_a_living_process_holds_the_cluster() {

@@ -43,7 +43,7 @@ pub struct ProcEntry {
     pub puts: Steps,
     /// Steps in which slots gain references or names of slots change their place: fork, mremap.
     pub moves: Steps,
-    /// Steps in which a compressed object is taken or given back.
+    /// Steps in which a compressed object is taken or given back, or a block counted and published.
     pub objects: Steps,
     /// `Header::area_epoch` that this process has the files of; its maximum: it needs none.
     pub area_epoch: AtomicU32,
