@@ -45,9 +45,11 @@ test: deps build kill-build ## unit tests, then real programs at 3 to 5 times th
 
 SOAK = FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak --json build/soak
 soak: deps build kill-build programs ## the same programs, larger, and beside them the other tests and the stress program for an hour and more
-	@$(SOAK)-stress.json --only stress- & stress=$$!; $(SOAK)-programs.json --part programs & programs=$$!; \
+	@$(SOAK)-stress-signal.json --only stress- --delivery signal & signal=$$!; \
+	$(SOAK)-stress-thread.json --only stress- --delivery thread & thread=$$!; \
+	$(SOAK)-programs.json --part programs & programs=$$!; \
 	$(SOAK)-tests.json --part tests --without stress-; failed=$$?; \
-	wait $$programs || failed=1; wait $$stress || failed=1; exit $$failed
+	for part in $$signal $$thread $$programs; do wait $$part || failed=1; done; exit $$failed
 
 loom: ## every interleaving of the swap core's shared words, within bounds (half a minute, and the build)
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom $(CARGO) test --release -p farpage-core --lib models

@@ -53,7 +53,7 @@ def python_cases(scale):
 
 def text_cases(scale):
     lines = INPUTS / f"lines-{120 * scale}.txt"
-    short = INPUTS / "lines-3.txt"
+    short = INPUTS / "lines-2.txt"
     generate = ["python3", WORK / "gen_lines.py"]
     stages = [
         f"tr a-y b-z <{lines}",
@@ -65,7 +65,7 @@ def text_cases(scale):
     sort = ["sort", "--parallel=2", "-S", f"{600 * scale}M", lines, "-o", "sorted.txt"]
     # Its match finder touches a page at random for every byte: one size, since time grows with its square.
     xz = ["xz", "-9", "-T2", "--block-size=1536KiB", "-c", short]
-    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 3]
+    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 2]
     pipeline = ["sh", "-c", " | ".join(stages)]
     return [
         Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain, as_user=True),
@@ -86,12 +86,13 @@ def language_cases(scale):
     node = ["node", f"--max-old-space-size={1000 * scale}", WORK / "big.js", 400 * scale]
     heap = f"{600 * scale}m"
     java = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", INPUTS, "Big"]
-    perl = ["perl", WORK / "hash.pl", 150000 * scale]
+    # At random in all of its memory: one size, as xz.
+    perl = ["perl", WORK / "hash.pl", 300000]
     seed = {"PERL_HASH_SEED": "0"}
     return [
-        Case("sqlite3", 16 * scale, sqlite, ("sqlite3",), write_sql, script),
+        Case("sqlite3", 16 * scale, sqlite, ("sqlite3",), write_sql, script, timeout_s=600),
         Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
-        Case("perl", 16 * scale, perl, ("perl",), env=seed, timeout_s=2400, quick=False),
+        Case("perl", 32, perl, ("perl",), env=seed, timeout_s=2400, quick=False),
         Case("node", 112 * scale, node, ("node",), timeout_s=300),
         Case("java", 144 * scale, [*java, 300 * scale], ("java", "javac"), timeout_s=300),
     ]
