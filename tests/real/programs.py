@@ -24,7 +24,7 @@ class Case:
     input: object = None  # its path
     outputs: tuple = ()  # files it writes in its directory, compared besides stdout
     env: dict = dataclasses.field(default_factory=dict)
-    timeout_s: float = 150
+    timeout_s: float = 150  # at least so much by scale
     must_swap: bool = True  # it needs several times its budget, so a run without swap-out tests nothing
     quick: bool = True  # also in the quick suite; else in the soak only
     settings: bool = True  # then in the soak with each setting, too
@@ -90,7 +90,7 @@ def language_cases(scale):
     perl = ["perl", WORK / "hash.pl", 300000]
     seed = {"PERL_HASH_SEED": "0"}
     return [
-        Case("sqlite3", 16 * scale, sqlite, ("sqlite3",), write_sql, script, timeout_s=600),
+        Case("sqlite3", 16 * scale, sqlite, ("sqlite3",), write_sql, script),
         Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
         Case("perl", 32, perl, ("perl",), env=seed, timeout_s=2400, quick=False),
         Case("node", 112 * scale, node, ("node",), timeout_s=300),
@@ -108,4 +108,7 @@ def many_cases(scale):
 
 
 def real_programs(scale):
-    return [*python_cases(scale), *text_cases(scale), *language_cases(scale), *many_cases(scale)]
+    cases = [*python_cases(scale), *text_cases(scale), *language_cases(scale), *many_cases(scale)]
+    for case in cases:
+        case.timeout_s = max(case.timeout_s, 150 * scale)
+    return cases
