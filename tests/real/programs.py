@@ -24,7 +24,7 @@ class Case:
     input: object = None  # its path
     outputs: tuple = ()  # files it writes in its directory, compared besides stdout
     env: dict = dataclasses.field(default_factory=dict)
-    timeout_s: float = 150  # at least so much by scale
+    timeout_s: float = 150  # or that for each of `scale`, if it is more
     must_swap: bool = True  # it needs several times its budget, so a run without swap-out tests nothing
     quick: bool = True  # also in the quick suite; else in the soak only
     settings: bool = True  # then in the soak with each setting, too
@@ -53,7 +53,7 @@ def python_cases(scale):
 
 def text_cases(scale):
     lines = INPUTS / f"lines-{120 * scale}.txt"
-    short = INPUTS / "lines-2.txt"
+    short = INPUTS / "lines-3.txt"
     generate = ["python3", WORK / "gen_lines.py"]
     stages = [
         f"tr a-y b-z <{lines}",
@@ -65,7 +65,7 @@ def text_cases(scale):
     sort = ["sort", "--parallel=2", "-S", f"{600 * scale}M", lines, "-o", "sorted.txt"]
     # Its match finder touches a page at random for every byte: one size, since time grows with its square.
     xz = ["xz", "-9", "-T2", "--block-size=1536KiB", "-c", short]
-    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 2]
+    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 3]
     pipeline = ["sh", "-c", " | ".join(stages)]
     return [
         Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain, as_user=True),
@@ -86,7 +86,7 @@ def language_cases(scale):
     node = ["node", f"--max-old-space-size={1000 * scale}", WORK / "big.js", 400 * scale]
     heap = f"{600 * scale}m"
     java = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", INPUTS, "Big"]
-    # At random in all of its memory: one size, as xz.
+    # At random in all of its memory, as xz: one size.
     perl = ["perl", WORK / "hash.pl", 300000]
     seed = {"PERL_HASH_SEED": "0"}
     return [
