@@ -40,9 +40,13 @@ use crate::steps::Steps;
 use crate::sys::{self, Errno};
 use crate::tier_files;
 
-/// Bits of `Header::recount`: a process is gone that managed memory; one was in the middle of a step.
+/// Bits of `Header::recount`: a process is gone that managed memory; one was in the middle of a step, and of what that may have
+/// left these are still to be counted.
 pub const GONE: u32 = 1;
-pub const IN_A_STEP: u32 = 2;
+pub const IN_A_STEP: u32 = LOST | OBJECTS | BLOCKS;
+const LOST: u32 = 2;
+const OBJECTS: u32 = 4;
+const BLOCKS: u32 = 8;
 /// What the supervisor does itself is done in this name, which no process has.
 pub const SUPERVISOR: u16 = MAX_PROCESSES as u16;
 /// Looks at a process that has a step under way before the count is put off.
@@ -62,13 +66,12 @@ pub fn mend(pool: &Pool, pool_fd: i32) {
     if wanted & GONE != 0 {
         requeue(pool);
     }
-    if wanted & IN_A_STEP != 0 {
-        // Each may have to be put off while others can be done.
-        let all = [put_lost(pool, pool_fd), settle_objects(pool), settle_blocks(pool)];
-        if all.contains(&false) {
-            pool.header().recount.fetch_or(IN_A_STEP, Ordering::Relaxed);
-        }
-    }
+    // Each may have to be put off while others can be done.
+    let put_off = |bit, count: &dyn Fn() -> bool| if wanted & bit == 0 || count() { 0 } else { bit };
+    let left = put_off(LOST, &|| put_lost(pool, pool_fd))
+        | put_off(OBJECTS, &|| settle_objects(pool))
+        | put_off(BLOCKS, &|| settle_blocks(pool));
+    pool.header().recount.fetch_or(left, Ordering::Relaxed);
 }
 
 /// Clusters whose word says that they wait to be written back and that are not in the queue: whoever took them off it died before he
@@ -409,7 +412,7 @@ fn settle_blocks(pool: &Pool) -> bool {
         used.compare_exchange(counted, written, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     };
-    idle() == Some(before) && seen.into_iter().map(exchange).filter(|settled| !settled).count() == 0
+    idle() == Some(before) && seen.into_iter().all(exchange)
 }
 
 /// What all processes have begun, if nothing is under way.
