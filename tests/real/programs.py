@@ -87,12 +87,12 @@ def language_cases(scale):
     heap = f"{600 * scale}m"
     java = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", INPUTS, "Big"]
     # At random in all of its memory, as xz: one size.
-    perl = ["perl", WORK / "hash.pl", 300000]
+    perl = ["perl", WORK / "hash.pl", 200000]
     seed = {"PERL_HASH_SEED": "0"}
     return [
         Case("sqlite3", 16 * scale, sqlite, ("sqlite3",), write_sql, script),
         Case("gcc", 88 * scale, gcc, ("gcc",), write_c, source, ("big.o",), timeout_s=300),
-        Case("perl", 32, perl, ("perl",), env=seed, timeout_s=2400, quick=False),
+        Case("perl", 21, perl, ("perl",), env=seed, timeout_s=2400, quick=False),
         Case("node", 112 * scale, node, ("node",), timeout_s=300),
         Case("java", 144 * scale, [*java, 300 * scale], ("java", "javac"), timeout_s=300),
     ]

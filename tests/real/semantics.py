@@ -239,7 +239,7 @@ def called_up(context):
 def activate(context):
     """Threads are in system calls while their process begins to be managed. What waited in the kernel then got EFAULT, and what
     made a call at that moment was ended by SIGSYS."""
-    for _ in range(20 if context.soak else 1):
+    for _ in range(5 if context.soak else 1):
         got = context.budget_run(48, [program("activate"), 96], timeout_s=120)
         check(got.code == 0, failures(got))
         check("ok activate" in got.out, f"ended without 'ok activate': {got.out[-200:]}")
