@@ -102,8 +102,11 @@ pub struct DeviceState {
     pub whole: AtomicU32,
     /// The priority of its present file, and 1; 0 if it has none of its own ([`raised`]).
     pub raised: AtomicU32,
+    /// Not 0: while the clusters in use are not dense, a run of so many single slots of theirs is taken before a free cluster
+    /// is ([`enough`]).
+    pub enough: AtomicU32,
     /// Fills the line.
-    pub padding: [AtomicU32; 6],
+    pub padding: [AtomicU32; 5],
 }
 
 /// Bit of [`DeviceState::traits`]: as [`Device::rotates`].
@@ -125,6 +128,23 @@ pub fn raised(priority: Option<u16>) -> u32 {
 #[must_use]
 pub fn priority_of(raised: u32) -> Option<u16> {
     raised.checked_sub(1).map(|priority| priority as u16)
+}
+
+/// What [`DeviceState::enough`] is to be where the table's pages of `active` clusters are in memory and `most` would be few: the more
+/// there are the shorter are the runs that do. Pages that come back one by one leave each cluster with holes of all lengths;
+/// of 64 slots, side by side, one finds that many once 8 % of it are left, of 16 once 30 % are.
+#[must_use]
+pub const fn enough(active: u64, most: u64) -> u32 {
+    const LONGEST: u32 = 64;
+    const SHORTEST: u32 = 8;
+    match active.checked_div(most) {
+        Some(0) => 0,
+        Some(times) if times < 8 => {
+            let enough = LONGEST >> (times.ilog2() + 1);
+            if enough < SHORTEST { SHORTEST } else { enough }
+        }
+        _ => SHORTEST,
+    }
 }
 
 impl DeviceState {

@@ -14,6 +14,7 @@
 //! Clusters of single slots are listed by the class of their longest free run too, and steps 1 and 2 are for runs
 //! of the whole length wanted. Only if there is none on the device are shorter ones taken, from the clusters with
 //! the longest: a device with scattered holes gives its long runs first, and the short ones may grow meanwhile.
+//! Where clusters with a few slots each have become too many ([`DeviceState::enough`]) the longest of theirs come before a free one.
 //! What is left of a cluster that was filled from front to end is used up however short it is.
 //!
 //! A device that wants to be told of empty blocks has its emptied clusters listed apart: they are taken before free
@@ -322,6 +323,14 @@ impl<'a, P: Punch> Slots<'a, P> {
             let mut classes = classes.clone();
             classes.find_map(|class| self.take_list((list, class), device, request, least))
         };
+        let fair = || {
+            let enough = state.enough.load(Ordering::Relaxed) as usize;
+            (request.order == 0 && enough > 0 && enough < least).then(|| {
+                let classes = sure_class(enough)..=run_class(request.want);
+                let of_class = |class| self.take_list((List::Nonfull, class), device, request, enough);
+                classes.rev().find_map(of_class)
+            })?
+        };
         let short = || {
             (request.order == 0)
                 .then(|| self.take_short(device, request))
@@ -329,6 +338,7 @@ impl<'a, P: Punch> Slots<'a, P> {
         };
         free(Turn::First)
             .or_else(|| whole(List::Nonfull))
+            .or_else(fair)
             .or_else(|| free(Turn::Second))
             .or_else(|| whole(List::Frag))
             .or_else(short)

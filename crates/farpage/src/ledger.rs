@@ -20,6 +20,7 @@ use crate::overcommit::Overcommit;
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state};
 use crate::recount;
 use crate::sentinel;
+use crate::slot_batch;
 use crate::spare_cpus::SpareCpus;
 use crate::sys;
 use crate::thread::next_headroom;
@@ -420,6 +421,7 @@ impl Ledger {
         let limit = rest - copies.clamp(0, rest.max(0) / COPIES_PART) - late;
         let limit = limit.max(header.least_limit());
         header.set_limit(limit, now);
+        slot_batch::set_enough(&self.pool);
         let later = made() - late;
         if later > 0 {
             header.lower_limit(later);

@@ -5,11 +5,12 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_core::devices::SHUT_FAILED;
+use farpage_core::devices::{self, DeviceState, SHUT_FAILED};
 use farpage_core::slots::{Request, Run};
 
 use crate::kept;
 use crate::mm::Mm;
+use crate::pool::Pool;
 use crate::puts;
 use crate::slot_caches;
 use crate::sys;
@@ -17,6 +18,8 @@ use crate::tiers;
 
 /// Most slots taken ahead: one block of frames.
 const AHEAD: usize = 64;
+/// Of the budget, for the swap table's pages: with more of them shorter runs are taken.
+const TABLE_PART: u64 = 32;
 
 /// Slots of one class of device, taken and not yet used.
 #[derive(Clone, Copy, Default)]
@@ -109,6 +112,17 @@ pub fn with_block(mm: &Mm) -> (u64, u64) {
             all + u64::from(state.now(device).slots),
         )
     })
+}
+
+/// Tells the devices how short a run will do, by what the pages of the swap table that are in memory may be of the budget.
+pub fn set_enough(pool: &Pool) {
+    let active = |state: &DeviceState| u64::from(state.active.load(Ordering::Relaxed));
+    let table = pool.device_states().iter().map(active).sum();
+    let budget = pool.header().budget.load(Ordering::Relaxed);
+    let enough = devices::enough(table, budget.max(0) as u64 / TABLE_PART);
+    for state in pool.device_states() {
+        state.enough.store(enough, Ordering::Relaxed);
+    }
 }
 
 fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {
