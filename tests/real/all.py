@@ -1,4 +1,4 @@
-"""`make test`: unit tests, the C programs, the quick suite (as root), the ordinary user's suite; then one line of totals."""
+"""`make test`: unit tests, the C programs, the quick suite (as root) and the ordinary user's; then one line of totals."""
 
 import json
 import os
@@ -30,24 +30,28 @@ def unit_tests():
     return passed, failed, len(ignored)
 
 
-def suite(name):
-    """Runs both halves of a suite side by side (most tests wait for disks and timers half of the time) and counts verdicts. A half
-    that crashes counts as one failure."""
+def start(name):
+    """Starts both halves of a suite: their results' paths, and what runs them."""
     halves = []
     for half, words in HALVES.items():
         path = results_of(name, half)
         path.unlink(missing_ok=True)
         command = [sys.executable, ROOT / "tests/real/run.py", "--suite", name, "--json", path, *words]
         halves.append((path, subprocess.Popen(command, cwd=ROOT)))
-    verdicts = []
+    return halves
+
+
+def verdicts(halves):
+    """How many tests of these passed, failed and were skipped. A half that crashes counts as one failure."""
+    found = []
     for path, run in halves:
         run.wait()
         try:
-            verdicts += [result["verdict"] for result in json.loads(path.read_text())["results"]]
+            found += [result["verdict"] for result in json.loads(path.read_text())["results"]]
         except (OSError, ValueError):
-            print(f"FAIL suite {name}: {path.name} was not written")
-            verdicts.append("FAIL")
-    return tuple(map(verdicts.count, ("PASS", "FAIL", "SKIP")))
+            print(f"FAIL {path.name} was not written")
+            found.append("FAIL")
+    return tuple(map(found.count, ("PASS", "FAIL", "SKIP")))
 
 
 def main():
@@ -57,12 +61,14 @@ def main():
     if made.returncode != 0:
         counts.append((0, 1, 0))
         print("FAIL tests/programs: they did not build")
+    # Side by side: most tests wait for disks and timers half of the time.
+    halves = start("user")
     if os.geteuid() == 0:
-        counts.append(suite("quick"))
+        halves += start("quick")
     else:
         print("SKIP suite quick: it needs root (cgroups, block devices, --delivery thread); the suite for ordinary users runs")
         counts.append((0, 0, 1))
-    counts.append(suite("user"))
+    counts.append(verdicts(halves))
     passed, failed, skipped = (sum(column) for column in zip(*counts))
     print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
     return 1 if failed else 0

@@ -1,5 +1,7 @@
 """Runs one Case: without farpage to learn the truth (kept in build/truth), then under farpage, and compares."""
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -30,6 +32,15 @@ def require(commands):
     for command in commands:
         if not shutil.which(command):
             raise Skip(f"{command} is not installed")
+
+
+@contextlib.contextmanager
+def alone():
+    """One at a time of the suites that run side by side: they share inputs and truths."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "truth.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def prepare(case):
@@ -157,8 +168,9 @@ def run_case(case, delivery, as_user=False, variant=("", ())):
     name = f"{case.name}{f'-{setting}' if setting else ''}/{delivery}{'/user' if as_user else ''}"
     result = Result(name, budget_mib=case.budget_mib)
     try:
-        prepare(case)
-        known = truth(case)
+        with alone():
+            prepare(case)
+            known = truth(case)
         result.need_mib, result.plain_s = known["need_mib"], known["seconds"]
         if case.must_swap and result.need_mib is not None:
             check_times(result.need_mib, case.budget_mib)

@@ -7,7 +7,7 @@ import random
 import signal
 import time
 
-from cases import digest, require, truth
+from cases import alone, digest, require, truth
 from common import FARPAGE, VENV_PYTHON, WORK, check
 from context import REGISTRY, Test, last_words, test
 from programs import Case
@@ -167,7 +167,8 @@ SORT = Case("np-sort", 32, [VENV_PYTHON, WORK / "np_sort.py", 96], (str(VENV_PYT
 def kill_supervisor(context):
     """SIGKILL to `farpage run` itself: the tree ends or goes on safely, and nothing is left behind."""
     require(SORT.needs)
-    known = truth(SORT)
+    with alone():
+        known = truth(SORT)
     for delay in (0.05, 0.5, 1.5) if context.soak else (0.5,):
         with context.start(SORT.budget_mib, SORT.argv) as job:
             time.sleep(delay)
