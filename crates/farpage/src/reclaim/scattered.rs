@@ -34,6 +34,8 @@ const FILL_NS: u64 = 1_000;
 /// Flushes that a run takes by way of the scratch area.
 const FLUSHES: u64 = 3;
 const AREA_LEN: u64 = BLOCK * PAGE;
+/// So often an area may be left for a new one: what is left is address space.
+const LEFT_MAX: u32 = 256;
 /// One run in so many goes the plain way, which tells what a stretch costs by now.
 const MEASURED: u32 = 64;
 /// In the build that tests kill and hold up threads in, runs come this way whatever it costs.
@@ -75,9 +77,11 @@ impl Run {
 
 /// The scratch areas of a process, and what flushes cost it.
 pub struct Scattered {
-    areas: AtomicU64,
-    /// Areas in use, a bit each.
+    areas: [AtomicU64; AREAS as usize],
+    /// Areas in use, and those that were given up: a bit each.
     taken: AtomicU32,
+    /// How often an area was left for a new one.
+    left: AtomicU32,
     /// Runs with gaps enough, by which turns are told.
     turn: AtomicU32,
     /// Nanoseconds that stretches took.
@@ -89,8 +93,9 @@ pub struct Scattered {
 impl Scattered {
     pub const fn new() -> Scattered {
         Scattered {
-            areas: AtomicU64::new(0),
+            areas: [const { AtomicU64::new(0) }; AREAS as usize],
             taken: AtomicU32::new(0),
+            left: AtomicU32::new(0),
             turn: AtomicU32::new(0),
             cost: Mean::new(),
             is_unable: AtomicU32::new(0),
@@ -99,9 +104,20 @@ impl Scattered {
 
     /// Maps the scratch areas.
     pub fn prepare(&self) -> Result<(), Errno> {
-        let memory = sys::engine_memory(u64::from(AREAS) * AREA_LEN)?;
-        self.areas.store(memory, Ordering::Relaxed);
+        (0..AREAS).try_for_each(|area| self.map_elsewhere(area))
+    }
+
+    fn map_elsewhere(&self, area: u32) -> Result<(), Errno> {
+        let memory = sys::engine_memory(AREA_LEN)?;
+        self.areas[area as usize].store(memory, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// After a call that failed, which has unmapped the area or not. In the latter case what lies there can't be told from a mapping that
+    /// somebody else has got there since: it is left alone. (Two runs that lay in two mappings each once were the last that went this way.)
+    fn mend(&self, area: u32, len: u64) -> bool {
+        map_scratch(self.address(area), len)
+            || self.left.fetch_add(1, Ordering::Relaxed) < LEFT_MAX && self.map_elsewhere(area).is_ok()
     }
 
     /// Whether a run is one of those that are measured.
@@ -137,7 +153,7 @@ impl Scattered {
     }
 
     fn address(&self, area: u32) -> u64 {
-        self.areas.load(Ordering::Relaxed) + u64::from(area) * AREA_LEN
+        self.areas[area as usize].load(Ordering::Relaxed)
     }
 }
 
@@ -156,8 +172,7 @@ pub(super) fn move_out(mm: &Mm, run: &Run) -> Option<u64> {
     let scratch = scattered.address(area);
     let (from, len) = (address(run.base + run.at), run.len * PAGE);
     let moved = carry(mm, from, len, scratch).then(|| from_scratch(mm, run, scratch));
-    // A call that failed may have unmapped the area already; if somebody else has got the place since, it is given up.
-    if moved.is_some() || map_scratch(scratch, len) {
+    if moved.is_some() || scattered.mend(area, len) {
         scattered.give(area);
     }
     moved
