@@ -247,6 +247,46 @@ static void fork_advice(void)
 	resized_advice();
 }
 
+enum { SMALL = 64 };
+#define SMALL_LEN (64 * 1024)
+
+/* Every second page comes back and leaves again, with the pages between them out. */
+static void push_out_with_gaps(char *p, uint64_t tag)
+{
+	fill(p, LEN, tag);
+	make_cold(p, LEN);
+	for (size_t at = 0; at < LEN; at += 2 * PAGE)
+		((volatile char *)p)[at] = p[at];
+	make_cold(p, LEN);
+}
+
+static void gaps_child(void *arg)
+{
+	static char *small[SMALL];
+	(void)arg;
+	for (size_t i = 0; i < SMALL; i++) {
+		small[i] = map_anon(SMALL_LEN);
+		fill(small[i], SMALL_LEN, 300 + i);
+	}
+	char *p = map_anon(LEN);
+	push_out_with_gaps(p, 310);
+	for (size_t i = 0; i < SMALL; i++)
+		CHECK_FILL("small mapping of the child", small[i], SMALL_LEN, 300 + i);
+	CHECK_FILL("what the child pushed out", p, LEN, 310);
+}
+
+/* Pages with gaps, under DONTFORK, pushed out before a fork. Their way out may lead through memory of the engine's that then was not
+ * inherited either: a child's mappings that came there were lost when it pushed something out itself. */
+static void gaps_not_inherited(void)
+{
+	char *p = map_anon(LEN);
+	CHECK_OK("DONTFORK", madvise(p, LEN, MADV_DONTFORK));
+	push_out_with_gaps(p, 320);
+	CHILD_EXPECT("child", child_start(gaps_child, NULL), 0);
+	CHECK_FILL("the parent's pages", p, LEN, 320);
+	munmap(p, LEN);
+}
+
 static void shared_child(void *arg)
 {
 	char *p = arg;
@@ -552,6 +592,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"cow", cow},	      {"multi_level", multi_level}, {"many_children", many_children},
 		{"killed", killed},   {"fork_advice", fork_advice}, {"shared", shared},
+		{"gaps_not_inherited", gaps_not_inherited},
 		{"cloned", cloned},   {"told_in_cold_memory", told_in_cold_memory},
 		{"restartable", restartable},			    {"closing", closing},
 		{"daemonize", daemonize},			    {"beside_threads", beside_threads},

@@ -308,3 +308,13 @@ def held_pages(context):
         raise Skip("this kernel allows no io_uring")
     check(got.code == 0 and "ok held" in got.out, failures(got))
     check(got.stats["pgsteal_scattered"] > 0 and got.stats["pgreclaim_busy"] > 0, f"none was found held: {got.stats}")
+
+
+@test("gaps-not-inherited", per_delivery=True)
+def gaps_not_inherited(context):
+    """Windows with gaps of memory that a child does not get (MADV_DONTFORK). This build moves each by way of a scratch area, which the child
+    did not get either since: its own mappings came there, and its first window with gaps replaced them."""
+    argv = [program("sem_fork"), 16, "gaps_not_inherited"]
+    got = context.budget_run(64, argv, timeout_s=120, extra=["--eager"], binary=KILL_FARPAGE, env={"EXPECT_COLD": "1"})
+    check(got.code == 0, failures(got))
+    check(got.stats["pgsteal_scattered"] > 0, f"no window with gaps was moved: {got.stats}")

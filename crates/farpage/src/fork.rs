@@ -268,6 +268,8 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
         ]);
     }
     mm.gate.forget_others();
+    // Before the first mapping of this process's own.
+    mm.frames.inherit()?;
     mm.remap_states(index as u32)?;
     kill_point!("fork-mapped");
     activate::open_userfaultfd(mm)?;

@@ -147,6 +147,13 @@ pub fn map_scratch(addr: u64, len: u64) -> bool {
     mapped.is_ok()
 }
 
+/// Maps a scratch area anew, that is there or unmapped: nobody else can have got the place.
+pub fn map_over(addr: u64, len: u64) -> Result<(), Errno> {
+    let flags = sys::MAP_MANAGED | libc::MAP_FIXED;
+    // SAFETY: the area is the engine's own and not in use.
+    unsafe { sys::mmap(addr, len, sys::PROT_RW, flags, -1, 0) }.map(drop)
+}
+
 /// Carries a page that could not be moved back to its place, whose mapping thereby loses its registration, and gets it again.
 /// Nobody misses a fault meanwhile: the page is there.
 pub fn carry_back(mm: &Mm, from: u64, to: u64) {

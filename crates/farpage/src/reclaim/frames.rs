@@ -122,6 +122,11 @@ impl Frames {
         Ok(())
     }
 
+    /// In a forked child, which finds the staging area as its parent has it; see [`Scattered::inherit`].
+    pub fn inherit(&self) -> Result<(), Errno> {
+        self.scattered.inherit()
+    }
+
     /// Address and length of the staging area, to be registered with the process's userfaultfd.
     pub fn staging(&self) -> (u64, u64) {
         (self.staging.load(Ordering::Relaxed), STAGING_LEN)

@@ -19,7 +19,7 @@ use crate::bits::{bits, mask};
 use crate::mean::Mean;
 use crate::mm::{Mm, PAGE, address};
 use crate::reclaim_calls::{
-    carry, carry_back, drop_each, drop_frames, has_keys, is_writable, map_scratch, populate_write,
+    carry, carry_back, drop_each, drop_frames, has_keys, is_writable, map_over, map_scratch, populate_write,
     try_presence,
 };
 use crate::sys::{self, Errno};
@@ -118,6 +118,15 @@ impl Scattered {
     fn mend(&self, area: u32, len: u64) -> bool {
         map_scratch(self.address(area), len)
             || self.left.fetch_add(1, Ordering::Relaxed) < LEFT_MAX && self.map_elsewhere(area).is_ok()
+    }
+
+    /// In a forked child, before anybody maps anything there: gets the areas that the parent has. What was carried was said not to be
+    /// inherited, perhaps (MADV_DONTFORK), and its area says so too since: where it was is a hole, that anybody's mapping may be put in.
+    pub fn inherit(&self) -> Result<(), Errno> {
+        let given_up = self.taken.load(Ordering::Relaxed);
+        (0..AREAS)
+            .filter(|area| given_up >> area & 1 == 0)
+            .try_for_each(|area| map_over(self.address(area), AREA_LEN))
     }
 
     /// Whether a run is one of those that are measured.
