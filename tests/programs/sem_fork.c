@@ -149,6 +149,11 @@ static void killed(void)
 	}
 }
 
+static void grandchild(void *arg)
+{
+	CHECK_FILL("what the child mapped in a gap", arg, LEN, 100);
+}
+
 static void advice_child(void *arg)
 {
 	char *p = arg;
@@ -164,6 +169,11 @@ static void advice_child(void *arg)
 	void *q = mmap(p + 2 * LEN, LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
 	CHECK_EQ("DONTFORK part is free room", (uintptr_t)p + 2 * LEN, (uintptr_t)q);
 	CHECK_ZERO("mapped there", q, LEN);
+	/* What was said of the mapping that is not here is not said of this one. Its pages were once empty in the next child. */
+	fill(q, LEN, 100);
+	make_cold(q, LEN);
+	CHILD_EXPECT("child of the child", child_start(grandchild, q), 0);
+	CHECK_FILL("the child's own", q, LEN, 100);
 }
 
 static void later_child(void *arg)

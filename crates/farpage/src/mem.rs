@@ -340,9 +340,8 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
         commit(mm, if grows { -(request.len as i64) } else { 0 });
         return result;
     }
-    if request.flags & libc::MAP_FIXED_NOREPLACE == 0 {
-        discard_mapping(mm, lo, hi, &alone);
-    }
+    // Where nothing was replaced, too: of a forked child's gaps (MADV_DONTFORK) the books know still.
+    discard_mapping(mm, lo, hi, &alone);
     if let Some(maps) = mm.maps.lock().as_mut()
         && maps.insert(lo, hi).is_ok()
     {
