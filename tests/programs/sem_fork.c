@@ -257,6 +257,68 @@ static void fork_advice(void)
 	resized_advice();
 }
 
+static void both_child(void *arg)
+{
+	char *p = arg;
+	CHECK_ZERO("WIPEONFORK, then DOFORK", p, LEN);
+	CHECK_FAULT("both, then KEEPONFORK", p + LEN, ACCESS_READ, SEGV_UNMAPPED);
+	CHECK_ZERO("both, then DOFORK", p + 2 * LEN, LEN);
+	CHECK_FILL("both, then both taken back", p + 3 * LEN, LEN, 333);
+	char *q = mmap(p + LEN, LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+	CHECK_EQ("the gap is free room", (uintptr_t)p + LEN, (uintptr_t)q);
+	CHECK_ZERO("mapped there", q, LEN);
+}
+
+#define RANGES 4200
+static size_t wiped;
+
+static void wiped_child(void *arg)
+{
+	char *p = arg;
+	for (size_t i = 0; i < RANGES; i++) {
+		if (i < wiped)
+			CHECK_ZERO("wiped page", p + 2 * i * PAGE, PAGE);
+		else
+			CHECK_FILL("a page that could not be said to be wiped", p + 2 * i * PAGE, PAGE, 340 + i);
+	}
+}
+
+/* The kernel keeps DONTFORK and WIPEONFORK apart: taking one back leaves the other. Both were one, and DOFORK brought a child the content of
+ * a mapping that it gets empty. */
+static void advice_apart(void)
+{
+	char *p = map_anon(4 * LEN);
+	for (size_t i = 0; i < 4; i++) {
+		fill(p + i * LEN, LEN, 330 + i);
+		CHECK_OK("WIPEONFORK", madvise(p + i * LEN, LEN, MADV_WIPEONFORK));
+		if (i)
+			CHECK_OK("DONTFORK", madvise(p + i * LEN, LEN, MADV_DONTFORK));
+	}
+	CHECK_OK("DOFORK", madvise(p, LEN, MADV_DOFORK));
+	CHECK_OK("KEEPONFORK", madvise(p + LEN, LEN, MADV_KEEPONFORK));
+	CHECK_OK("DOFORK", madvise(p + 2 * LEN, 2 * LEN, MADV_DOFORK));
+	CHECK_OK("KEEPONFORK", madvise(p + 3 * LEN, LEN, MADV_KEEPONFORK));
+	make_cold(p, 4 * LEN);
+	CHILD_EXPECT("child", child_start(both_child, p), 0);
+	for (size_t i = 0; i < 4; i++)
+		CHECK_FILL("the parent's", p + i * LEN, LEN, 330 + i);
+	munmap(p, 4 * LEN);
+	/* More ranges than can be noted: refused, not forgotten. */
+	p = map_anon(2 * RANGES * PAGE);
+	for (size_t i = 0; i < RANGES; i++)
+		fill(p + 2 * i * PAGE, PAGE, 340 + i);
+	for (wiped = 0; wiped < RANGES; wiped++) {
+		if (madvise(p + 2 * wiped * PAGE, PAGE, MADV_WIPEONFORK)) {
+			CHECK_EQ("errno", ENOMEM, errno);
+			break;
+		}
+	}
+	CHECK("thousands of ranges", wiped >= 4000);
+	chill();
+	CHILD_EXPECT("child of many ranges", child_start(wiped_child, p), 0);
+	munmap(p, 2 * RANGES * PAGE);
+}
+
 enum { SMALL = 64 };
 #define SMALL_LEN (64 * 1024)
 
@@ -602,7 +664,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"cow", cow},	      {"multi_level", multi_level}, {"many_children", many_children},
 		{"killed", killed},   {"fork_advice", fork_advice}, {"shared", shared},
-		{"gaps_not_inherited", gaps_not_inherited},
+		{"advice_apart", advice_apart},			    {"gaps_not_inherited", gaps_not_inherited},
 		{"cloned", cloned},   {"told_in_cold_memory", told_in_cold_memory},
 		{"restartable", restartable},			    {"closing", closing},
 		{"daemonize", daemonize},			    {"beside_threads", beside_threads},

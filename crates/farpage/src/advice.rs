@@ -11,10 +11,10 @@ use farpage_core::page_state::Kind;
 use crate::dontneed::drop_content;
 use crate::errand;
 use crate::fault;
+use crate::heirs;
 use crate::maps::each_said;
 use crate::mem::{are_mapped, managed_pages};
 use crate::mm::{Mm, PAGE, mm, mode};
-use crate::range_set::first_within;
 use crate::residency;
 use crate::sys::{self, Errno};
 
@@ -72,14 +72,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         }
         libc::MADV_COLD | libc::MADV_PAGEOUT => past_holes(page_out(mm, lo, hi)),
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
-            let _alone = mm.gate.alone();
-            let result = kernel(addr, len, advice);
-            // What is mapped of a range with holes has it too.
-            if matches!(result, 0 | ENOMEM) {
-                let inherit = matches!(advice, libc::MADV_DOFORK | libc::MADV_KEEPONFORK);
-                note_inheritance(mm, lo, hi, inherit);
-            }
-            result
+            heirs::advise(mm, lo, hi, advice, || kernel(addr, len, advice))
         }
         // Hints about placement and dumps: recorded by nobody, harmless, and passing them on would split the
         // kernel's mappings, across which pages can't be moved.
@@ -98,29 +91,17 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     }
 }
 
-/// Notes what forked children get of the mapped part of a range.
-fn note_inheritance(mm: &Mm, lo: u64, hi: u64, inherit: bool) {
-    let maps = mm.maps.lock();
-    let mut at = lo;
-    while let Some(part) = maps.as_ref().and_then(|maps| first_within(maps, at, hi)) {
-        crate::fork::inherit_advice(part.start, part.end, inherit);
-        at = part.end;
-    }
-}
-
 /// Notes of pages that were the kernel's what was said before about children and about what must stay in RAM: it knows.
 pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
     each_said(|mapping, said| {
         let pages = managed_pages(mapping.start, mapping.end - mapping.start)
             .map(|(start, end)| (start.max(lo), end.min(hi)))
             .filter(|(start, end)| start < end);
-        let Some((lo, hi)) = pages else { return };
-        if said.not_inherited {
-            crate::fork::inherit_advice(lo, hi, false);
-        }
+        let Some((lo, hi)) = pages else { return Ok(()) };
         if said.locked {
             residency::adopt_lock(mm, lo, hi);
         }
+        heirs::note(lo, hi, said)
     })
 }
 

@@ -25,18 +25,15 @@ use crate::cow;
 use crate::engine_stack;
 use crate::errand;
 use crate::file_limit;
+use crate::heirs;
 use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, fd, mm};
 use crate::numbers;
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
-use crate::range_set::RangeSet;
 use crate::residency;
 use crate::sys::{self, Errno};
 use crate::trap::{Pins, undisturbed};
-use crate::{activate, in_flight, mem, reclaim, swapoff, thread, tier_files, tiers};
-
-/// Pages under MADV_DONTFORK or MADV_WIPEONFORK: a child starts without their content.
-pub static NOT_INHERITED: RangeSet = RangeSet::new();
+use crate::{activate, in_flight, reclaim, swapoff, thread, tier_files, tiers};
 
 /// A fork by number, made inside the window: the result, or `None` for any other call.
 pub fn by_number(nr: i64, args: [u64; 6]) -> Option<i64> {
@@ -122,7 +119,7 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
     // Held across the clone, so that the child finds no lock held by a thread it does not have.
     let locks = (
         mm.maps.lock(),
-        NOT_INHERITED.hold(),
+        heirs::hold(),
         residency::LOCKED.hold(),
         huge_advice::hold(),
     );
@@ -293,31 +290,11 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     in_flight::forget();
     errand::forget();
     file_limit::forget();
-    drop_not_inherited(mm);
+    heirs::drop_content(mm);
     residency::forget_locks();
     if mm.header().has(flag::THREAD_DELIVERY) {
         thread::start_delivery()?;
     }
     thread::start_reclaimer(mm);
     Ok(())
-}
-
-/// Notes MADV_DONTFORK and WIPEONFORK (`inherit` false), or their opposites.
-pub fn inherit_advice(lo: u64, hi: u64, inherit: bool) {
-    let _ = NOT_INHERITED.with(|ranges| {
-        if inherit {
-            ranges.remove(lo, hi)
-        } else {
-            ranges.insert(lo, hi)
-        }
-    });
-}
-
-/// In the child: content under WIPEONFORK and DONTFORK is gone.
-fn drop_not_inherited(mm: &Mm) {
-    let _ = NOT_INHERITED.with_used(|ranges| {
-        ranges
-            .iter()
-            .for_each(|range| mem::forget_content(mm, range.start, range.end));
-    });
 }

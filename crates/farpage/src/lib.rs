@@ -32,6 +32,7 @@ pub mod filter;
 pub mod fork;
 mod forwarded;
 pub mod gate;
+mod heirs;
 mod hints;
 pub mod huge;
 pub mod huge_advice;

@@ -29,21 +29,23 @@ pub fn each_mapping(mut f: impl FnMut(Mapping) -> Result<(), Errno>) -> Result<(
 /// What the program has said about a mapping by madvise and mlock, as the kernel remembers it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// A forked child does not get it, or gets it empty.
-    pub not_inherited: bool,
+    /// A forked child does not get it.
+    pub not_copied: bool,
+    /// A forked child gets it empty.
+    pub wiped: bool,
     pub locked: bool,
 }
 
 /// Calls `f` for every mapping about which something was said.
-pub fn each_said(mut f: impl FnMut(Mapping, Said)) -> Result<(), Errno> {
+pub fn each_said(mut f: impl FnMut(Mapping, Said) -> Result<(), Errno>) -> Result<(), Errno> {
     let mut last = None;
     each_line(c"/proc/thread-self/smaps", &mut |line| {
         last = parse(line).or(last);
         let said = flags(line);
-        if let Some(mapping) = last.filter(|_| said != Said::default()) {
-            f(mapping, said);
+        match last.filter(|_| said != Said::default()) {
+            Some(mapping) => f(mapping, said),
+            None => Ok(()),
         }
-        Ok(())
     })
 }
 
@@ -52,7 +54,8 @@ fn flags(line: &[u8]) -> Said {
     let flags = line.strip_prefix(b"VmFlags:").unwrap_or_default();
     let has = |flag: &[u8]| flags.split(|&b| b == b' ').any(|word| word == flag);
     Said {
-        not_inherited: has(b"dc") || has(b"wf"),
+        not_copied: has(b"dc"),
+        wiped: has(b"wf"),
         locked: has(b"lo"),
     }
 }
@@ -142,15 +145,23 @@ mod tests {
 
     #[test]
     fn what_was_said_is_read() {
-        let said = |not_inherited, locked| Said {
-            not_inherited,
+        let said = |not_copied, wiped, locked| Said {
+            not_copied,
+            wiped,
             locked,
         };
-        assert_eq!(flags(b"VmFlags: rd wr mr mw me dc ac sd"), said(true, false));
-        assert_eq!(flags(b"VmFlags: rd wr lo wf"), said(true, true));
-        assert_eq!(flags(b"VmFlags: rd wr mr mw me lo ac sd "), said(false, true));
-        assert_eq!(flags(b"VmFlags: rd wr mr mw me ac sd"), said(false, false));
-        assert_eq!(flags(b"Rss: dc wf lo"), said(false, false));
+        assert_eq!(
+            flags(b"VmFlags: rd wr mr mw me dc ac sd"),
+            said(true, false, false)
+        );
+        assert_eq!(flags(b"VmFlags: rd wr lo wf"), said(false, true, true));
+        assert_eq!(flags(b"VmFlags: rd wr dc wf"), said(true, true, false));
+        assert_eq!(
+            flags(b"VmFlags: rd wr mr mw me lo ac sd "),
+            said(false, false, true)
+        );
+        assert_eq!(flags(b"VmFlags: rd wr mr mw me ac sd"), said(false, false, false));
+        assert_eq!(flags(b"Rss: dc wf lo"), said(false, false, false));
     }
 
     /// The list once ended at a line that was longer than the buffer.

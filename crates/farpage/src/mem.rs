@@ -16,8 +16,8 @@ use farpage_core::page_state::{Kind, PageState};
 use crate::commit::{commit, grow, room_for};
 use crate::cow;
 use crate::errand;
-use crate::fork;
 use crate::gate::Alone;
+use crate::heirs;
 use crate::hints;
 use crate::huge_advice;
 use crate::in_flight;
@@ -394,7 +394,7 @@ pub fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     in_flight::unmapped(mm, lo, hi);
     // While dormant the kernel keeps both, and a fork would leave their locks held in the child.
     if mm.is_active() {
-        fork::NOT_INHERITED.forget(lo, hi);
+        heirs::forget(lo, hi);
         residency::LOCKED.forget(lo, hi);
         drop_states(mm, lo, hi, true);
     }

@@ -16,8 +16,8 @@ use crate::commit::{commit, grow, room_for};
 use crate::cow;
 use crate::errand;
 use crate::fault::{self, Outcome};
-use crate::fork;
 use crate::gate::Alone;
+use crate::heirs;
 use crate::huge_advice;
 use crate::in_flight;
 use crate::mem::{
@@ -196,7 +196,7 @@ fn note_growth(mm: &Mm, lo: u64, hi: u64) {
     huge_advice::grown(lo, hi);
     // While dormant the kernel keeps it (see `mem::discard_mapping`).
     if mm.is_active() {
-        fork::NOT_INHERITED.grown(lo, hi);
+        heirs::grown(lo, hi);
     }
 }
 
@@ -301,7 +301,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
 fn carry_notes(mm: &Mm, from: Range, to: Range, stays: bool) {
     huge_advice::moved(from, to, stays);
     if mm.is_active() {
-        fork::NOT_INHERITED.moved(from, to, stays);
+        heirs::moved(from, to, stays);
         residency::LOCKED.moved(from, to, false);
     }
     let moved = to.start + (from.end - from.start);

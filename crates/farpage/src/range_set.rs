@@ -10,7 +10,7 @@ use crate::gate::{Spin, SpinGuard};
 use crate::sys;
 
 /// Most ranges of a set.
-const RANGES_MAX: usize = 4096;
+pub const RANGES_MAX: usize = 4096;
 
 /// A set of pages, empty at first.
 pub struct RangeSet(Spin<Option<RangeMap<'static>>>);
