@@ -67,7 +67,7 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
         mm.who.note_file(now);
     }
     context.is_waited_for = true;
-    let loaded = batch.load(mm, at, context);
+    let loaded = batch.load(mm, at, 0, context);
     context.is_waited_for = false;
     let (source, loaded) = match loaded {
         Ok(loaded) => loaded,
@@ -227,9 +227,16 @@ impl<'a> Batch<'a> {
         self.held = self.sampled | marker;
     }
 
-    /// Loads the page at `at`, and with it all that one read brings in. Returns where it came from and the places now loaded.
-    fn load(&mut self, mm: &Mm, at: usize, context: &mut Context) -> Result<(Source, u64), LoadError> {
-        let lies = lies_in(mm, self.slots, self.locked);
+    /// Loads the page at `at`, and with it all that one read brings in but what is `ready` to be installed: were that read again, and found
+    /// damaged, it would be installed all the same. Returns where it came from and the places now loaded.
+    fn load(
+        &mut self,
+        mm: &Mm,
+        at: usize,
+        ready: u64,
+        context: &mut Context,
+    ) -> Result<(Source, u64), LoadError> {
+        let lies = lies_in(mm, self.slots, self.locked & !ready);
         self.places.fill(lies);
         let run = self.places.around(at, GAP_MAX);
         if run.len() > 1 {
@@ -321,7 +328,7 @@ impl<'a> Batch<'a> {
         while self.locked & !tried != 0 {
             let place = (self.locked & !tried).trailing_zeros() as usize;
             tried |= 1 << place;
-            if let Ok((_, loaded)) = self.load(mm, place, context) {
+            if let Ok((_, loaded)) = self.load(mm, place, ready, context) {
                 tried |= loaded;
                 ready |= loaded;
             }
