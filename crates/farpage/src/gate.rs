@@ -2,7 +2,7 @@
 //! activation pass it alone. While a thread is alone inside, no page-state word is locked and none changes but by it: only pins
 //! come and go.
 //!
-//! Who waits is counted in one word, so the shared path is one atomic addition each way. Whoever is inside has all
+//! Who is inside is counted in one word, so the shared path is one atomic addition each way. Whoever is inside has all
 //! signals but ours blocked: a signal handler of the program can therefore never run on top of a holder and wait for
 //! its own thread.
 
@@ -44,16 +44,18 @@ impl Gate {
     pub fn shared(&self) -> Shared<'_> {
         let mut since = 0;
         loop {
-            let seen = self.word.fetch_add(1, Ordering::Acquire);
-            if seen & ALONE == 0 {
-                return Shared(self);
-            }
-            self.leave_shared();
+            // Looked at before it is counted up: who backs out wakes all that wait, and two of them would keep each other awake for as long
+            // as somebody is alone inside.
             let now = self.word.load(Ordering::Relaxed);
             if now & ALONE != 0 {
                 sys::futex_wait(&self.word, now, false, NAP_US);
                 errand::blame(&mut since);
+                continue;
             }
+            if self.word.fetch_add(1, Ordering::Acquire) & ALONE == 0 {
+                return Shared(self);
+            }
+            self.leave_shared();
         }
     }
 
@@ -228,6 +230,30 @@ mod tests {
             .collect();
         threads.into_iter().for_each(|t| t.join().unwrap());
         assert_eq!(*spin.lock(), 80_000);
+    }
+
+    /// Each that backed out woke the others, which tried again and backed out: they spun in the kernel for as long as one was alone inside.
+    #[test]
+    fn who_waits_to_enter_sleeps() {
+        const HELD: std::time::Duration = std::time::Duration::from_millis(300);
+        let gate = Arc::new(Gate::new());
+        let alone = gate.alone();
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let gate = Arc::clone(&gate);
+                std::thread::spawn(move || {
+                    let before = sys::thread_ns();
+                    drop(gate.shared());
+                    sys::thread_ns() - before
+                })
+            })
+            .collect();
+        std::thread::sleep(HELD);
+        drop(alone);
+        for thread in threads {
+            let ran_ns = thread.join().unwrap();
+            assert!(ran_ns < HELD.as_nanos() as u64 / 60, "{ran_ns} ns of {HELD:?}");
+        }
     }
 
     #[test]
