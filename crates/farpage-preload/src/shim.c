@@ -17,8 +17,8 @@ static __thread int thread_bound __attribute__((tls_model("initial-exec")));
 static __thread void *thread_stack __attribute__((tls_model("initial-exec")));
 /* Address and length of what a child that borrowed this thread (vfork) made for its exec. */
 static __thread unsigned long long thread_left[2] __attribute__((tls_model("initial-exec")));
-/* Room for what this thread believes of its signal mask: two masks, two siginfos and a count (sigmask.rs). */
-static __thread unsigned long long thread_belief[35] __attribute__((tls_model("initial-exec")));
+/* Room for what this thread believes of its signal mask: two masks, two siginfos and two counts (sigmask.rs). */
+static __thread unsigned long long thread_belief[36] __attribute__((tls_model("initial-exec")));
 
 /* 1 once this thread's arena is chosen. */
 HIDDEN int *farpage_thread_bound(void) { return &thread_bound; }

@@ -14,6 +14,7 @@
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::pool::is_managed;
+use crate::sigmask;
 use crate::stub::{STUB_ADDR, STUB_LEN};
 use crate::sys::{self, OURS};
 use crate::{fork, trap};
@@ -52,9 +53,11 @@ impl Drop for Dispatched {
 /// but ours blocked (a handler of the program's would return by a call that can't be dispatched). A kernel that
 /// can't do it leaves the thread as it is.
 pub fn until_the_end() {
+    sigmask::faults_come();
     let mask = sys::set_mask(!OURS);
     if !switch(Some(&ENDING)) {
         sys::set_mask(mask);
+        sigmask::faults_came();
     }
 }
 

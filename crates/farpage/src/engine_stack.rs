@@ -16,6 +16,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pool::is_managed;
+use crate::sigmask;
 use crate::sys;
 
 /// In bytes.
@@ -60,13 +61,18 @@ pub fn if_managed<R>(work: impl FnOnce() -> R) -> R {
 
 /// Runs `work` on a stack of the engine's with signals blocked.
 pub fn blocked<R>(work: impl FnOnce() -> R) -> R {
-    let mask = if may_fault_here() {
+    let may_fault = may_fault_here();
+    let mask = if may_fault {
+        sigmask::faults_come();
         sys::block_signals()
     } else {
         sys::block_faults()
     };
     let result = run(work);
     sys::set_mask(mask);
+    if may_fault {
+        sigmask::faults_came();
+    }
     result
 }
 

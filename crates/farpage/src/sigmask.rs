@@ -24,6 +24,8 @@ pub struct Belief {
     info: [[u64; 16]; 2],
     /// See [`count_stray`]: a page and how often, as one word.
     stray: u64,
+    /// See [`faults_come`]: how many such stretches this thread is in.
+    open: u64,
 }
 
 static CELL: AtomicUsize = AtomicUsize::new(0);
@@ -102,13 +104,17 @@ unsafe fn send_again(cell: *mut Belief, signals: SigMask) {
             }
             let info = addr_of!((*cell).info[place]).read_volatile();
             addr_of_mut!((*cell).pending).write_volatile(waiting & !sig_bit(sig));
-            let (pid, tid) = (sys::getpid() as u64, sys::gettid() as u64);
-            sys::raw(
-                libc::SYS_rt_tgsigqueueinfo,
-                [pid, tid, sig as u64, info.as_ptr() as u64, 0, 0],
-            );
+            send_to_self(sig, info.as_ptr() as u64);
         }
     }
+}
+
+/// # Safety
+/// A siginfo that the kernel gave for this signal lies at `info`.
+unsafe fn send_to_self(sig: i32, info: u64) {
+    let (pid, tid) = (sys::getpid() as u64, sys::gettid() as u64);
+    // SAFETY: the kernel reads the siginfo.
+    unsafe { sys::raw(libc::SYS_rt_tgsigqueueinfo, [pid, tid, sig as u64, info, 0, 0]) };
 }
 
 /// Sets the belief to the bits of ours in `mask`; what waited and may come now is delivered before this returns.
@@ -129,12 +135,70 @@ pub fn believe(mask: SigMask) {
 /// # Safety
 /// `info` is the kernel's siginfo.
 pub unsafe fn hold(sig: i32, info: *const libc::siginfo_t) -> bool {
+    // SAFETY: the caller's word.
+    blocked() & sig_bit(sig) != 0 && unsafe { keep(sig, info) }
+}
+
+/// Puts a signal off that was sent while the engine is at work: its handler would wait for what the engine holds. The signal is blocked in
+/// `mask`, that of the interrupted code, and comes when the engine sets its mask back. In a stretch where faults must come it waits for the
+/// end of that. The caller's own handler returns now. False: there is no place for a signal that waits.
+///
+/// # Safety
+/// `info` is the kernel's siginfo.
+pub unsafe fn put_off(sig: i32, info: *const libc::siginfo_t, mask: &mut SigMask) -> bool {
+    let Some(cell) = cell() else { return false };
+    // SAFETY: this thread's cell; the caller's word.
+    unsafe {
+        if addr_of!((*cell).open).read_volatile() != 0 {
+            return keep(sig, info);
+        }
+        *mask |= sig_bit(sig);
+        // The handler of SIGBUS has that blocked. From its return on the frame's mask counts.
+        sys::block_traps();
+        send_to_self(sig, info as u64);
+    }
+    true
+}
+
+/// From here on this thread may touch managed memory though all signals but ours are blocked, until [`faults_came`].
+pub fn faults_come() {
+    change_open(|open| open + 1);
+}
+
+/// The end of such a stretch, whose mask is set back: what was sent meanwhile comes.
+pub fn faults_came() {
+    if change_open(|open| open.saturating_sub(1)) == 0
+        && let Some(cell) = cell()
+    {
+        // SAFETY: this thread's cell.
+        unsafe { send_again(cell, !blocked()) };
+    }
+}
+
+/// Returns the new count.
+fn change_open(change: impl FnOnce(u64) -> u64) -> u64 {
+    // SAFETY: this thread's cell.
+    cell().map_or(0, |cell| unsafe {
+        let open = change(addr_of!((*cell).open).read_volatile());
+        addr_of_mut!((*cell).open).write_volatile(open);
+        open
+    })
+}
+
+/// In a forked child, for which no signal waits.
+pub fn forget_pending() {
+    if let Some(cell) = cell() {
+        // SAFETY: this thread's cell.
+        unsafe { addr_of_mut!((*cell).pending).write_volatile(0) };
+    }
+}
+
+/// # Safety
+/// `info` is the kernel's siginfo.
+unsafe fn keep(sig: i32, info: *const libc::siginfo_t) -> bool {
     let (Some(cell), bit) = (cell(), sig_bit(sig)) else {
         return false;
     };
-    if blocked() & bit == 0 {
-        return false;
-    }
     // SAFETY: see the file's note; a siginfo has 128 bytes.
     unsafe {
         let waiting = addr_of!((*cell).pending).read_volatile();

@@ -267,8 +267,9 @@ extern "C" fn on_sigsys(sig: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
-/// Whether a filter of the program's trapped a call that the engine makes while it may hold locks: a handler of the program's, whose
-/// memory may be out, would wait for them for ever. Then all signals are blocked; a program that blocks all of its own is taken for it.
+/// Whether the engine was interrupted while it may hold locks, by a filter of the program's that trapped a call of its or by a signal that
+/// somebody sent: a handler of the program's, whose memory may be out, would wait for them for ever. Then all signals are blocked; a
+/// program that blocks all of its own is taken for it.
 fn is_engine_at_work(context: &mut libc::ucontext_t) -> bool {
     const NEVER: SigMask = sig_bit(libc::SIGKILL) | sig_bit(libc::SIGSTOP);
     *mask_of(context) | NEVER | OURS == !0
@@ -291,6 +292,12 @@ fn chain(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's siginfo.
     if sent && (action.handler == libc::SIG_IGN as u64 || unsafe { sigmask::hold(sig, info) }) {
         return;
+    }
+    if sent && action.handler > 1 && is_engine_at_work(context_ref) {
+        // SAFETY: the kernel's siginfo.
+        if unsafe { sigmask::put_off(sig, info, mask_of(context_ref)) } {
+            return;
+        }
     }
     // A fault of the program's own while it blocks the signal ends it, handler or not.
     if action.handler <= 1 || sigmask::blocked() & sig_bit(sig) != 0 {

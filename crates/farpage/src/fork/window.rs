@@ -15,6 +15,7 @@ use crate::births;
 use crate::dispatch::Dispatched;
 use crate::errand::{self, Watched};
 use crate::mm::mm;
+use crate::sigmask;
 use crate::sys::{self, SigMask};
 
 struct Window {
@@ -53,6 +54,7 @@ pub fn open() {
         return;
     }
     let watched = errand::watched(mm);
+    sigmask::faults_come();
     let mask = sys::block_signals();
     let mut since = 0;
     while mm.fork_lock.swap(1, Ordering::Acquire) != 0 {
@@ -85,10 +87,12 @@ pub fn close() {
     mm.fork_lock.store(0, Ordering::Release);
     sys::futex_wake(&mm.fork_lock, 1, false);
     sys::set_mask(window.mask);
+    sigmask::faults_came();
     drop(window.watched);
 }
 
 /// In the child: the window it was made in is its own.
 pub fn inherit() {
+    sigmask::forget_pending();
     OPEN.thread.store(sys::gettid(), Ordering::Relaxed);
 }
