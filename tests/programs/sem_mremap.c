@@ -261,12 +261,49 @@ static void touched_and_moved_away(void)
 	munmap(block, 2 * size_mb * MIB);
 }
 
+/* What lies at managed addresses by order and is not managed: a file, shared memory. That it could not be registered at its new place once
+ * ended the program. */
+static void foreign(void)
+{
+	char *p = map_anon(4 * LEN), *content = map_anon(LEN);
+	int file = temp_file();
+	fill(content, LEN, 40);
+	CHECK("written", write_all(file, content, LEN));
+	CHECK("a file", mmap(p, LEN, RW, MAP_PRIVATE | MAP_FIXED, file, 0) == p);
+	CHECK("shared memory", mmap(p + LEN, LEN, RW, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p + LEN);
+	fill(p + LEN, LEN, 41);
+	fill(p + 2 * LEN, LEN, 42);
+	for (int round = 0; round < 2; round++) {
+		/* Each into the gap that the one before has left. */
+		for (int i = 0; i < 3; i++) {
+			char *from = p + i * LEN, *to = p + (i + 3) % 4 * LEN;
+			CHECK("moved", mremap(from, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+		}
+		make_cold(p + LEN, LEN);
+		CHECK_FILL("a file that was moved", p + 3 * LEN, LEN, 40 + 10 * round);
+		CHECK_FILL("shared memory that was moved", p, LEN, 41 + 10 * round);
+		CHECK_FILL("managed memory that was moved", p + LEN, LEN, 42 + 10 * round);
+		for (int i = 0; i < 3; i++)
+			fill(p + (i + 3) % 4 * LEN, LEN, 50 + i);
+		for (int i = 2; i >= 0; i--) {
+			char *to = p + i * LEN, *from = p + (i + 3) % 4 * LEN;
+			CHECK("moved back", mremap(from, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+		}
+		make_cold(p + 2 * LEN, LEN);
+		for (int i = 0; i < 3; i++)
+			CHECK_FILL("moved back", p + i * LEN, LEN, 50 + i);
+	}
+	munmap(p, 4 * LEN);
+	munmap(content, LEN);
+	close(file);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"shrink", shrink},	      {"grow", grow},	  {"in_place", in_place}, {"fixed", fixed}, {"part", part},
 		{"dont_unmap", dont_unmap}, {"errors", errors}, {"arrays", arrays},
-		{"touched_and_moved_away", touched_and_moved_away},
+		{"touched_and_moved_away", touched_and_moved_away}, {"foreign", foreign},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -200,17 +200,7 @@ pub fn register_all(mm: &Mm) -> Result<(), Errno> {
 /// where it is not private anonymous memory.
 pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
     let (start, end) = (address(lo), address(hi));
-    let mut plain = 0;
-    crate::maps::each_mapping(|mapping| {
-        let (from, to) = (mapping.start.max(start), mapping.end.min(end));
-        plain += if from < to && mapping.private_anonymous {
-            to - from
-        } else {
-            0
-        };
-        Ok(())
-    })?;
-    if plain != end - start {
+    if !is_plain(start, end)? {
         return Err(Errno(libc::EINVAL));
     }
     let pagemap = open_pagemap()?;
@@ -221,8 +211,23 @@ pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
     adopted
 }
 
+/// Whether all of a range is mapped as private anonymous memory.
+pub fn is_plain(start: u64, end: u64) -> Result<bool, Errno> {
+    let mut plain = 0;
+    crate::maps::each_mapping(|mapping| {
+        let (from, to) = (mapping.start.max(start), mapping.end.min(end));
+        plain += if from < to && mapping.private_anonymous {
+            to - from
+        } else {
+            0
+        };
+        Ok(())
+    })?;
+    Ok(plain == end - start)
+}
+
 /// Registers what can be registered of a range in which the program has mapped something else in places.
-fn register_parts(mm: &Mm, start: u64, end: u64) -> Result<(), Errno> {
+pub fn register_parts(mm: &Mm, start: u64, end: u64) -> Result<(), Errno> {
     crate::maps::each_mapping(|mapping| {
         let (lo, hi) = (mapping.start.max(start), mapping.end.min(end));
         if lo < hi && mapping.private_anonymous {

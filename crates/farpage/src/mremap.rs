@@ -242,6 +242,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         return ENOMEM;
     }
     lift_protection(mm, old_lo, old_hi);
+    let is_foreign = holds_foreign(mm, old_lo, old_hi);
     let mut request = request;
     if !fixed {
         let pages = request.new_len / PAGE;
@@ -285,10 +286,10 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         } else {
             discard_mapping(mm, old_lo, old_hi, &alone);
         }
-        let old_too = !stays || register(mm, old_lo, old_hi);
-        if !register(mm, new_lo, new_hi) || !old_too {
-            lost_registration();
+        if stays {
+            register_again(mm, old_lo, old_hi, is_foreign);
         }
+        register_again(mm, new_lo, new_hi, is_foreign);
     }
     mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
     if stays {
@@ -310,8 +311,21 @@ fn carry_notes(mm: &Mm, from: Range, to: Range, stays: bool) {
     }
 }
 
-fn lost_registration() -> ! {
-    sys::die(&["farpage: memory moved by mremap could not be registered; the program was stopped"])
+/// Whether something else than managed memory is mapped in pages `lo..hi`, or may be.
+fn holds_foreign(mm: &Mm, lo: u64, hi: u64) -> bool {
+    mm.foreign.load(Ordering::Relaxed) != 0 && !activate::is_plain(address(lo), address(hi)).unwrap_or(false)
+}
+
+/// What has moved lost its registration. What is not managed has none: a file can't be registered, and shared memory must not be.
+fn register_again(mm: &Mm, lo: u64, hi: u64, is_foreign: bool) {
+    let done = if is_foreign {
+        activate::register_parts(mm, address(lo), address(hi)).is_ok()
+    } else {
+        register(mm, lo, hi)
+    };
+    if !done {
+        sys::die(&["farpage: memory moved by mremap could not be registered; the program was stopped"]);
+    }
 }
 
 fn mark_apart(addr: u64, len: u64, advice: i32) {
@@ -376,6 +390,7 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
         hi
     };
     let locked = active && residency::any_locked(lo, hi);
+    let is_foreign = holds_foreign(mm, lo, hi);
     let result = if pinned_to == hi { request.kernel() } else { ENOMEM };
     if active {
         each_known(mm, lo, pinned_to, |page| {
@@ -396,8 +411,8 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
         }
         discard(mm, lo, hi, &alone);
         residency::unpin_all(mm, lo, hi);
-        if active && !register(mm, lo, hi) {
-            lost_registration();
+        if active {
+            register_again(mm, lo, hi, is_foreign);
         }
     }
     result
