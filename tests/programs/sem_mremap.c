@@ -261,6 +261,55 @@ static void touched_and_moved_away(void)
 	munmap(block, 2 * size_mb * MIB);
 }
 
+#define TARGET_LEN (256 * PAGE)
+static char *target;
+static atomic_int round_now;
+static atomic_bool stop_reading;
+
+static void *read_target(void *arg)
+{
+	(void)arg;
+	for (size_t i = 0; !stop_reading; i = (i + 1) % (TARGET_LEN / PAGE)) {
+		int since = round_now;
+		uint64_t seen = *(volatile uint64_t *)(target + i * PAGE);
+		if (seen < (uint64_t)since || seen > (uint64_t)round_now + 1) {
+			say("FAIL onto_what_others_read: page %zu in round %d: %llu\n", i, since, (unsigned long long)seen);
+			_exit(1);
+		}
+	}
+	return NULL;
+}
+
+/* What is out is moved in place of memory that another thread reads. For a moment nobody answered its faults there: it saw zeros, and they
+ * stayed. */
+static void onto_what_others_read(void)
+{
+	target = map_anon(TARGET_LEN);
+	for (size_t i = 0; i < TARGET_LEN / PAGE; i++)
+		*(uint64_t *)(target + i * PAGE) = 1;
+	round_now = 1;
+	pthread_t thread;
+	pthread_create(&thread, NULL, read_target, NULL);
+	for (int round = 2; round < 42; round++) {
+		char *p = map_anon(TARGET_LEN);
+		for (size_t i = 0; i < TARGET_LEN / PAGE; i++) {
+			fill(p + i * PAGE, PAGE, (uint64_t)round << 20 | i);
+			*(uint64_t *)(p + i * PAGE) = (uint64_t)round;
+		}
+		make_cold(p, TARGET_LEN);
+		CHECK("moved", mremap(p, TARGET_LEN, TARGET_LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target) == target);
+		round_now = round;
+		for (size_t i = 0; i < TARGET_LEN / PAGE; i++) {
+			CHECK_EQ("first word", round, *(uint64_t *)(target + i * PAGE));
+			CHECK_EQ("last word", pattern_word((uint64_t)round << 20 | i, PAGE / 8 - 1),
+				 *(uint64_t *)(target + (i + 1) * PAGE - 8));
+		}
+	}
+	stop_reading = true;
+	pthread_join(thread, NULL);
+	munmap(target, TARGET_LEN);
+}
+
 /* What lies at managed addresses by order and is not managed: a file, shared memory. That it could not be registered at its new place once
  * ended the program. */
 static void foreign(void)
@@ -304,6 +353,7 @@ int main(int argc, char **argv)
 		{"shrink", shrink},	      {"grow", grow},	  {"in_place", in_place}, {"fixed", fixed}, {"part", part},
 		{"dont_unmap", dont_unmap}, {"errors", errors}, {"arrays", arrays},
 		{"touched_and_moved_away", touched_and_moved_away}, {"foreign", foreign},
+		{"onto_what_others_read", onto_what_others_read},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -4,14 +4,17 @@
 //! Raw calls here act on ranges that the program itself asked to change.
 #![allow(unsafe_code)]
 
+use core::cell::Cell;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
-use farpage_core::range_map::Range;
+use farpage_core::range_map;
 
 use crate::activate;
 use crate::advice;
+use crate::bits::bits;
 use crate::commit::{commit, grow, room_for};
 use crate::cow;
 use crate::errand;
@@ -20,15 +23,19 @@ use crate::gate::Alone;
 use crate::heirs;
 use crate::huge_advice;
 use crate::in_flight;
+use crate::maps;
 use crate::mem::{
     EINVAL, ENOMEM, are_mapped, discard, discard_mapping, each_touched, forget, managed_pages, munmap,
     register, reserve, round_up,
 };
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, mm, mode, page_of};
 use crate::pool::{MANAGED_PAGES, is_managed};
+use crate::reclaim_calls::try_presence;
 use crate::residency;
 use crate::sys;
 
+/// Pages that the kernel is asked about at a time.
+const WINDOW: usize = 64;
 const EFAULT: i64 = -(libc::EFAULT as i64);
 /// End of the program's address space: the kernel's TASK_SIZE with four-level page tables.
 const USER_END: u64 = (1 << 47) - PAGE;
@@ -227,6 +234,9 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
 }
 
 /// Moves a managed mapping to another place: pages by the kernel, words by us.
+///
+/// Between these two steps a mapping that takes the place of one that other threads use (`exposed`) is the kernel's alone: a touch of what is
+/// out would find zeros. So all its content is brought in and pinned before, unless that is more than may stay.
 fn relocate(mm: &Mm, request: Remap) -> i64 {
     let old_lo = page_of(request.old);
     let old_hi = old_lo + request.old_len / PAGE;
@@ -237,8 +247,21 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     {
         return leave_managed(mm, request, old_lo, old_hi);
     }
+    let old = old_lo..old_hi;
+    let exposed = fixed && mm.is_active() && is_accessible(mm, request.new, request.new_len);
+    let pinned = exposed && may_stay(mm, &old);
+    if pinned {
+        // Most of it while others go on.
+        each_known(mm, old_lo, old_hi, |page| fault::fault(mm, page));
+    }
     let alone = mm.gate.alone();
+    let pinned_to = if pinned {
+        each_known(mm, old_lo, old_hi, |page| fault::pin_alone(mm, page, &alone))
+    } else {
+        old_lo
+    };
     if !settle_frames(mm, old_lo, old_hi, &alone) {
+        unpin_known(mm, old_lo, pinned_to);
         return ENOMEM;
     }
     lift_protection(mm, old_lo, old_hi);
@@ -262,6 +285,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     let result = request.kernel();
     if result < 0 {
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
+        unpin_known(mm, old_lo, pinned_to);
         if !fixed {
             forget(mm, new_lo, new_hi);
         }
@@ -277,7 +301,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     }
     mm.top_page.fetch_max(new_hi, Ordering::Relaxed);
     discard_mapping(mm, new_lo, new_hi, &alone);
-    let [from, to] = [(old_lo, old_hi), (new_lo, new_hi)].map(|(start, end)| Range { start, end });
+    let [from, to] = [(old_lo, old_hi), (new_lo, new_hi)].map(|(start, end)| range_map::Range { start, end });
     carry_notes(mm, from, to, stays);
     if mm.is_active() {
         move_words(mm, old_lo, new_lo, (old_hi - old_lo).min(new_hi - new_lo));
@@ -290,6 +314,9 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
             register_again(mm, old_lo, old_hi, is_foreign);
         }
         register_again(mm, new_lo, new_hi, is_foreign);
+        if exposed && !is_foreign {
+            note_touched_early(mm, new_lo, new_hi);
+        }
     }
     mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
     if stays {
@@ -298,8 +325,64 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     result
 }
 
+/// Whether any of a range may be accessed now: then somebody may touch what is moved there at any time.
+fn is_accessible(mm: &Mm, addr: u64, len: u64) -> bool {
+    let Some((lo, hi)) = managed_pages(addr, len) else {
+        return false;
+    };
+    let mask = sys::block_signals();
+    let mapped = mm.maps.lock().as_ref().is_some_and(|maps| maps.overlaps(lo, hi));
+    sys::set_mask(mask);
+    let mut accessible = false;
+    let listed = mapped.then(|| {
+        maps::each_mapping(|mapping| {
+            accessible |= mapping.start < address(hi) && address(lo) < mapping.end && !mapping.inaccessible;
+            Ok(())
+        })
+    });
+    accessible || listed.is_some_and(|listed| listed.is_err())
+}
+
+/// Whether all that is known of these pages may be in RAM at a time: half the limit at most.
+fn may_stay(mm: &Mm, pages: &Range<u64>) -> bool {
+    let known = Cell::new(0);
+    each_known(mm, pages.start, pages.end, |_| {
+        known.set(known.get() + 1);
+        Outcome::Done
+    });
+    known.get() <= mm.header().limit.load(Ordering::Relaxed) / 2
+}
+
+/// Pages `lo..hi` were touched, perhaps, before they were registered: what the kernel has mapped of fresh memory is in the books from now
+/// on. Where it has put zeros in place of what is swapped, somebody may have seen them.
+fn note_touched_early(mm: &Mm, lo: u64, hi: u64) {
+    for from in (lo..hi).step_by(WINDOW) {
+        let there = try_presence(address(from), (hi - from).min(WINDOW as u64));
+        for page in bits(there.unwrap_or_else(|_| seen_early())).map(|i| from + i) {
+            let seen = mm.load(page);
+            match seen.kind() {
+                Kind::Resident => {}
+                // The word changes under us only where a pin comes or goes.
+                Kind::Untouched | Kind::Zero => {
+                    mm.count_resident(page, 1);
+                    while !mm.try_lock(page, mm.load(page)) {}
+                    mm.unlock(page, mm.load(page), PageState::resident());
+                }
+                Kind::Cached | Kind::Swapped | Kind::Invalid => seen_early(),
+            }
+        }
+    }
+}
+
+fn seen_early() -> ! {
+    sys::die(&[
+        "farpage: another thread touched memory that mremap was moving in place of other memory, of which more is swapped than half the ",
+        "limit, and may have seen zeros; the program was stopped; give it a larger --ram",
+    ])
+}
+
 /// What was said about a mapping goes with it. Only locks do not stay where MREMAP_DONTUNMAP leaves an empty mapping.
-fn carry_notes(mm: &Mm, from: Range, to: Range, stays: bool) {
+fn carry_notes(mm: &Mm, from: range_map::Range, to: range_map::Range, stays: bool) {
     huge_advice::moved(from, to, stays);
     if mm.is_active() {
         heirs::moved(from, to, stays);
@@ -393,10 +476,7 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     let is_foreign = holds_foreign(mm, lo, hi);
     let result = if pinned_to == hi { request.kernel() } else { ENOMEM };
     if active {
-        each_known(mm, lo, pinned_to, |page| {
-            fault::unpin(mm, page);
-            Outcome::Done
-        });
+        unpin_known(mm, lo, pinned_to);
     }
     if result >= 0 {
         if locked {
@@ -416,6 +496,14 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
         }
     }
     result
+}
+
+/// Undoes [`fault::pin_alone`] for each of these pages.
+fn unpin_known(mm: &Mm, lo: u64, hi: u64) {
+    each_known(mm, lo, hi, |page| {
+        fault::unpin(mm, page);
+        Outcome::Done
+    });
 }
 
 /// Calls `f` with each page of `lo..hi` that is or was touched; the first for which it is not done, or `hi`.
