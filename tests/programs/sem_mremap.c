@@ -310,6 +310,26 @@ static void onto_what_others_read(void)
 	munmap(target, TARGET_LEN);
 }
 
+/* More than may be in RAM is moved to where it would have to be. Each page of it once waited for room that there was not, and with it all
+ * others of the process: moved, or refused, but soon. */
+static void away_and_large(void)
+{
+	size_t len = 2 * size_mb * MIB;
+	/* Shared memory is not managed, nor is what comes to its place. */
+	char *p = map_anon(len), *q = mmap(NULL, len, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	fill(p, len, 60);
+	uint64_t start = now_ns();
+	char *moved = mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, q);
+	uint64_t took = now_ns() - start;
+	CHECK("moved or refused", moved == q || (moved == MAP_FAILED && errno == ENOMEM));
+	CHECK("at once", took < 1000000000);
+	p = moved == q ? q : p;
+	CHECK_FILL("content", p, len, 60);
+	munmap(p, len);
+	if (p != q)
+		munmap(q, len);
+}
+
 /* What lies at managed addresses by order and is not managed: a file, shared memory. That it could not be registered at its new place once
  * ended the program. */
 static void foreign(void)
@@ -353,7 +373,7 @@ int main(int argc, char **argv)
 		{"shrink", shrink},	      {"grow", grow},	  {"in_place", in_place}, {"fixed", fixed}, {"part", part},
 		{"dont_unmap", dont_unmap}, {"errors", errors}, {"arrays", arrays},
 		{"touched_and_moved_away", touched_and_moved_away}, {"foreign", foreign},
-		{"onto_what_others_read", onto_what_others_read},
+		{"onto_what_others_read", onto_what_others_read},     {"away_and_large", away_and_large},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -456,9 +456,14 @@ fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
     }
 }
 
-/// Moves a managed mapping to an address of the kernel's: all its content is brought in, and stays until the kernel has moved it.
+/// Moves a managed mapping to an address of the kernel's: all its content is brought in, and stays until the kernel has moved it. More than
+/// half the limit is refused.
 fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     let active = mm.is_active();
+    if active && !may_stay(mm, &(lo..hi)) {
+        // Beyond the limit each page would wait for room that there is not, the last of them with the gate held alone.
+        return ENOMEM;
+    }
     if active {
         // Most of it while others go on.
         each_known(mm, lo, hi, |page| fault::fault(mm, page));
