@@ -90,14 +90,16 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
     Some(Ok(source))
 }
 
-/// Brings in what is swapped of the pages taken.
+/// Brings in what is swapped of the pages taken, if there is room for them.
 pub fn bring(mm: &Mm, lists: &mut Lists, aio: Option<&mut Aio>) {
     if let Some(chunk) = huge::keep_whole(mm, &mut lists.taken, None) {
         huge::fetch(mm, chunk, lists.taken.walk());
     }
     let pages = lists.taken.pages().len();
     // Before anything is locked: it may take a while.
-    reclaim::ensure_room(mm, pages as i64);
+    if !reclaim::room_for_hint(mm, pages as i64) {
+        return;
+    }
     let mut batch = Batch::lock(mm, lists, None);
     if batch.locked != 0 {
         kill_point!("prefetch-locked");

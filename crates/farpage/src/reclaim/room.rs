@@ -22,6 +22,8 @@ const PATIENCE_OVER_NS: u64 = 2 * MS;
 const PATIENCE_IN_ALL_NS: u64 = 10_000 * MS;
 /// The same where room is made ahead of what is charged in any case.
 const PATIENCE_AHEAD_NS: u64 = 1_000 * MS;
+/// The same where pages are read ahead, which nobody waits for: while a thread of ours waits, who wants the memory alone waits too.
+const PATIENCE_HINT_NS: u64 = 100 * MS;
 /// How long that moment is.
 const MOMENT_NS: u64 = 1_000 * MS;
 /// How often a waiting thread asks the rest of the tree to reclaim.
@@ -120,6 +122,7 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
     if OVERRUN_LEFT.load(Ordering::Relaxed) >= pages && header.free_blocks() <= 0 {
         OVERRUN_LEFT.fetch_sub(pages, Ordering::Relaxed);
     } else if !wait(mm, PATIENCE_IN_ALL_NS, || pages) {
+        header.count(Counter::LimitOverrun, 1);
         OVERRUN_NS.store(sys::now_ns(), Ordering::Relaxed);
         OVERRUN_LEFT.store(OVERRUN_BATCH, Ordering::Relaxed);
     }
@@ -128,10 +131,18 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
 /// Makes room, for a second at most, ahead of what is charged in any case. `pages` is asked for again each time: reclaim may give back
 /// what is wanted for.
 pub fn room_ahead(mm: &Mm, pages: impl Fn() -> i64) {
-    wait(mm, PATIENCE_AHEAD_NS, pages);
+    if !wait(mm, PATIENCE_AHEAD_NS, pages) {
+        mm.header().count(Counter::LimitOverrun, 1);
+    }
 }
 
-/// Reclaims and waits; false: the limit is overrun. More than half of what there can be is never waited for, since it would be free
+/// Makes room for pages that may as well stay where they are; false: there is none.
+#[must_use]
+pub fn room_for_hint(mm: &Mm, pages: i64) -> bool {
+    wait(mm, PATIENCE_HINT_NS, || pages)
+}
+
+/// Reclaims and waits; false: there is no room. More than half of what there can be is never waited for, since it would be free
 /// only while nobody else takes a page. (A fork that wanted 200 pages in a limit of 256 waited for good, with malloc's locks held, as long
 /// as the handler of a timer touched pages.)
 fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
@@ -166,7 +177,6 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
             continue;
         }
         if in_vain || now - idle_since > patience(mm, now) {
-            header.count(Counter::LimitOverrun, 1);
             fits = false;
             break;
         }
