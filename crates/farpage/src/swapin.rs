@@ -122,17 +122,21 @@ pub fn bring(mm: &Mm, lists: &mut Lists, aio: Option<&mut Aio>) {
 fn plan(mm: &Mm, touch: Touch, seen: PageState, lists: &mut Lists) -> Request {
     let page = touch.page;
     let window = readahead::miss(mm, touch, seen.slot());
+    let room = room_now(mm);
     if window.order == Order::Device {
         let blocks = window.first..window.first + u64::from(window.len);
-        near_on_device(mm, page, seen.slot(), blocks, lists);
+        near_on_device(mm, (page, seen.slot()), blocks, room, lists);
         return Request::none();
     }
     let mut request = Request::new(window);
-    // The page may lie anywhere in such a window; none is longer than a span.
-    let most = if window.direction == Direction::Around {
+    let most = if window.direction != Direction::Around {
+        room.min(NOW_MAX)
+    } else if room >= window.len as usize {
+        // The page may lie anywhere in such a window; none is longer than a span.
         SPAN
     } else {
-        NOW_MAX
+        lists.taken.fill([page].into_iter());
+        return request;
     };
     if !request.take(mm, most, Which::With(page, seen), lists) || !lists.taken.pages().contains(&page) {
         lists.taken.fill([page].into_iter());
@@ -140,19 +144,26 @@ fn plan(mm: &Mm, touch: Touch, seen: PageState, lists: &mut Lists) -> Request {
     request
 }
 
-/// Takes the pages around `page` that lie in `blocks` of the file it lies in. (The kernel would bring in whatever lies there;
+/// For how many pages there is room, the missed one among them, whose room was made before the work area was waited for: threads that all
+/// waited once took 32 pages each for one that there was room for. The prefetch threads make room for what they bring in.
+fn room_now(mm: &Mm) -> usize {
+    usize::try_from(-mm.header().excess(0)).unwrap_or(0).max(1)
+}
+
+/// Takes the pages around `page` that lie in `blocks` of the file it lies in, as many as there is `room` for. (The kernel would bring in whatever lies there;
 /// which page of which process that is, is not known from the slot alone.)
-fn near_on_device(mm: &Mm, page: u64, slot: u32, blocks: Range<u64>, lists: &mut Lists) {
+fn near_on_device(mm: &Mm, (page, slot): (u64, u32), blocks: Range<u64>, room: usize, lists: &mut Lists) {
     let area = tiers::block_of(mm, slot).map(|(area, _)| area);
     let lies_there = |near: &u64| {
         let state = mm.load(*near);
-        *near == page
-            || state.kind() == Kind::Swapped
-                && tiers::block_of(mm, state.slot())
-                    .is_some_and(|(a, block)| Some(a) == area && blocks.contains(&block))
+        *near != page
+            && state.kind() == Kind::Swapped
+            && tiers::block_of(mm, state.slot())
+                .is_some_and(|(a, block)| Some(a) == area && blocks.contains(&block))
     };
     let start = page.saturating_sub(SPAN as u64 / 2);
-    lists.taken.fill((start..start + SPAN as u64).filter(lies_there));
+    let others = (start..start + SPAN as u64).filter(lies_there).take(room - 1);
+    lists.taken.fill(core::iter::once(page).chain(others));
 }
 
 /// Where those of the `locked` pages lie that are in files.
