@@ -204,6 +204,16 @@ def own_malloc(context):
     check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
+@test("deepbound", ("quick", "soak", "user"), per_delivery=True)
+def deepbound(context):
+    """A library that is loaded with RTLD_DEEPBIND has the program's malloc, managed or not. PHP up to 8.4, which loads its extensions so,
+    ended with "free(): invalid pointer"."""
+    for budget, extra in ((512, []), (32, ["--eager"])):
+        got = context.budget_run(budget, [program("deepbound"), 48], timeout_s=60, extra=extra)
+        check(got.code == 0 and "ok deepbound" in got.out, f"{budget} MiB: {failures(got)}")
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
 @test("libc-helpers", per_delivery=True)
 def libc_helpers(context):
     """Threads that libc starts for aio_read and SIGEV_THREAD block all signals. With thread delivery they work; with signals they

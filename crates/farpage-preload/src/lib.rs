@@ -16,6 +16,7 @@ mod internal;
 mod io;
 mod legacy;
 mod limits;
+mod loader;
 mod memory;
 mod placed;
 mod plain;
