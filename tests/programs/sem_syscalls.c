@@ -3,15 +3,21 @@
  * Usage: sem_syscalls [MIB] [GROUP]; MIB (default 16) is the size of the block that makes memory cold. */
 #include "check.h"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pty.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -19,6 +25,7 @@
 #include <sys/time.h>
 #include <sys/times.h>
 #include <sys/uio.h>
+#include <sys/user.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -285,6 +292,57 @@ static void ioctls(void)
 	close(fds[1]);
 }
 
+static struct sock_filter *cold_filter(void)
+{
+	struct sock_filter *filter = cold_page(0);
+	filter[0] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	return filter;
+}
+
+static void filter_itself(void *filter)
+{
+	const struct sock_fprog program = {1, filter};
+	CHECK_OK("no new privileges", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	CHECK_OK("PR_SET_SECCOMP", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0));
+}
+
+static void be_traced(void *unused)
+{
+	(void)unused;
+	CHECK_OK("PTRACE_TRACEME", ptrace(PTRACE_TRACEME, 0, NULL, NULL));
+	raise(SIGSTOP);
+}
+
+/* Structures on the stack that name cold memory, handed to libc's functions: no argument shows it to the filter. */
+static void nested(void)
+{
+	struct sock_filter *filter = cold_filter();
+	const struct sock_fprog program = {1, filter};
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), on = 1;
+	chill();
+	CHECK_OK("SO_ATTACH_FILTER", setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));
+	CHECK_ERR("a filter of no length", EINVAL, setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, 1));
+	CHECK_OK("SO_PASSCRED", setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on));
+	close(fd);
+	filter = cold_filter();
+	chill();
+	CHILD_EXPECT("a child that filters itself", child_start(filter_itself, filter), 0);
+
+	struct user_regs_struct *regs = cold_page(0xee);
+	struct iovec iov = {regs, sizeof *regs};
+	pid_t child = child_start(be_traced, NULL);
+	int status = 0;
+	CHECK_EQ("waitpid", child, waitpid(child, &status, 0));
+	chill();
+	CHECK_OK("PTRACE_GETREGSET", ptrace(PTRACE_GETREGSET, child, (void *)NT_PRSTATUS, &iov));
+	CHECK_EQ("its length", sizeof *regs, iov.iov_len);
+	CHECK("its stack", regs->rsp != 0 && regs->rsp != 0xeeeeeeeeeeeeeeee);
+	chill();
+	CHECK_OK("PTRACE_SETREGSET", ptrace(PTRACE_SETREGSET, child, (void *)NT_PRSTATUS, &iov));
+	CHECK_OK("PTRACE_CONT", ptrace(PTRACE_CONT, child, NULL, NULL));
+	CHILD_EXPECT("the child that was traced", child, 0);
+}
+
 static void offsets(void)
 {
 	int in = temp_file(), out = temp_file(), fds[2];
@@ -437,6 +495,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"file_io", file_io},	{"vectors", vectors}, {"bad_buffers", bad_buffers}, {"paths", paths},
 		{"directories", directories},		      {"ioctls", ioctls},	    {"offsets", offsets},
+		{"nested", nested},
 		{"direct", direct},	{"machine", machine}, {"clocks", clocks},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));

@@ -331,3 +331,49 @@ pub unsafe extern "C" fn ioctl(fd: c_int, command: c_ulong, argument: *mut c_voi
         argument
     )
 }
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> c_int {
+    let args = [
+        fd as u64,
+        level as u64,
+        name as u64,
+        value as u64,
+        u64::from(len),
+        0,
+    ];
+    if mm().is_active() && syscalls::hides_pointers(libc::SYS_setsockopt, &args) {
+        return result(trap::perform(libc::SYS_setsockopt, args)) as c_int;
+    }
+    call_real!(
+        setsockopt as fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int,
+        fd,
+        level,
+        name,
+        value,
+        len
+    )
+}
+
+/// Variadic in C: the arguments are passed on whether or not they are there, as libc itself does it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    let args = [option as u64, a, b, c, d, 0];
+    if mm().is_active() && syscalls::hides_pointers(libc::SYS_prctl, &args) {
+        return result(trap::perform(libc::SYS_prctl, args)) as c_int;
+    }
+    call_real!(
+        prctl as fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int,
+        option,
+        a,
+        b,
+        c,
+        d
+    )
+}

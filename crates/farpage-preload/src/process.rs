@@ -9,8 +9,8 @@ use farpage::errand::{LENT, Lent};
 use farpage::fork::window;
 use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
-use farpage::trap::Pins;
-use farpage::{fork, join, sigmask, sys, vfork};
+use farpage::trap::{self, Pins};
+use farpage::{fork, join, sigmask, sys, syscalls, vfork};
 
 use crate::exec::Environment;
 use crate::plain::Plain;
@@ -202,6 +202,10 @@ pub unsafe extern "C" fn ptrace(
 ) -> c_long {
     if request == libc::PTRACE_TRACEME as c_int && vfork::trace_later(mm()) {
         return 0;
+    }
+    let args = [request as u64, pid as u64, address as u64, data as u64, 0, 0];
+    if mm().is_active() && syscalls::hides_pointers(libc::SYS_ptrace, &args) {
+        return result(trap::perform(libc::SYS_ptrace, args));
     }
     type Pointer = *mut c_void;
     call_real!(
