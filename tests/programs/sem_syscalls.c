@@ -6,7 +6,10 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/fiemap.h>
 #include <linux/filter.h>
+#include <linux/fs.h>
+#include <linux/kvm.h>
 #include <linux/seccomp.h>
 #include <pty.h>
 #include <sched.h>
@@ -292,6 +295,45 @@ static void ioctls(void)
 	close(fds[1]);
 }
 
+/* Arrays behind structures, of which the number of the ioctl says nothing: EFAULT where only the structure was in RAM. */
+static void ioctl_arrays(void)
+{
+	const int entries = 256;
+	char *pages = cold_alloc(PAGE + (size_t)entries * sizeof(struct kvm_cpuid_entry2));
+	struct kvm_cpuid2 *cpuid = (void *)(pages + PAGE - sizeof *cpuid);
+	int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	memset(cpuid, 0, sizeof *cpuid + (size_t)entries * sizeof *cpuid->entries);
+	cpuid->nent = (uint32_t)entries;
+	chill();
+	if (kvm < 0)
+		skip("ioctl_arrays/kvm", "/dev/kvm: %s", strerror(errno));
+	else if (CHECK_OK("KVM_GET_SUPPORTED_CPUID", ioctl(kvm, KVM_GET_SUPPORTED_CPUID, cpuid)))
+		CHECK("its entries", cpuid->nent > 1 && cpuid->nent <= (uint32_t)entries);
+	close(kvm);
+
+	/* More extents than 64 KiB hold. */
+	enum { EXTENTS = 1500 };
+	char path[] = "/var/tmp/extents-XXXXXX", page[4096] = "x";
+	int fd = mkstemp(path);
+	unlink(path);
+	for (int i = 0; i < EXTENTS; i++)
+		CHECK_EQ("pwrite", (ssize_t)sizeof page, pwrite(fd, page, sizeof page, (off_t)i * 64 * 1024));
+	struct fiemap *map = cold_alloc(sizeof *map + EXTENTS * sizeof *map->fm_extents);
+	memset(map, 0, sizeof *map + EXTENTS * sizeof *map->fm_extents);
+	map->fm_length = FIEMAP_MAX_OFFSET;
+	map->fm_flags = FIEMAP_FLAG_SYNC;
+	map->fm_extent_count = EXTENTS;
+	chill();
+	errno = 0;
+	if (ioctl(fd, FS_IOC_FIEMAP, map) < 0 && errno == EOPNOTSUPP) {
+		skip("ioctl_arrays/fiemap", "%s", strerror(errno));
+	} else if (CHECK_EQ("FS_IOC_FIEMAP", 0, errno)) {
+		CHECK_EQ("extents", EXTENTS, map->fm_mapped_extents);
+		CHECK_EQ("the last of them", (EXTENTS - 1) * 64 * 1024, map->fm_extents[EXTENTS - 1].fe_logical);
+	}
+	close(fd);
+}
+
 static struct sock_filter *cold_filter(void)
 {
 	struct sock_filter *filter = cold_page(0);
@@ -495,7 +537,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"file_io", file_io},	{"vectors", vectors}, {"bad_buffers", bad_buffers}, {"paths", paths},
 		{"directories", directories},		      {"ioctls", ioctls},	    {"offsets", offsets},
-		{"nested", nested},
+		{"ioctl_arrays", ioctl_arrays},		      {"nested", nested},
 		{"direct", direct},	{"machine", machine}, {"clocks", clocks},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));

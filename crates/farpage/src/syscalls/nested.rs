@@ -50,21 +50,62 @@ const SIOCGIFCONF: u32 = 0x8912;
 const SIOCETHTOOL: u32 = 0x8946;
 const SG_IO: u32 = 0x2285;
 const PAGEMAP_SCAN: u32 = 0xc060_6610;
-const FS_IOC_FIEMAP: u32 = 0xc020_660b;
-const FIDEDUPERANGE: u32 = 0xc018_9436;
-const FS_IOC_GETFSMAP: u32 = 0xc0c0_583b;
-const PERF_EVENT_IOC_SET_FILTER: u32 = 0x4008_2406;
+const TYPE_TERMINAL: u32 = b'T' as u32;
+const TYPE_DEVICE_MAPPER: u32 = 0xfd;
+
+/// An array behind a structure, whose number says nothing of it.
+struct Tail {
+    command: u32,
+    /// Where in the structure the number of elements lies, a u32, and where the array begins.
+    count_at: u64,
+    begins_at: u64,
+    /// Bytes of one.
+    element: u64,
+}
+
+const fn tail(command: u32, count_at: u64, begins_at: u64, element: u64) -> Tail {
+    Tail {
+        command,
+        count_at,
+        begins_at,
+        element,
+    }
+}
+
+/// Those that may be longer than [`OPAQUE_BYTES`].
+const TAILS: &[Tail] = &[
+    // FS_IOC_FIEMAP, FS_IOC_GETFSMAP, BLKREPORTZONE, BTRFS_IOC_TREE_SEARCH_V2
+    tail(0xc020_660b, 24, 32, 56),
+    tail(0xc0c0_583b, 8, 192, 64),
+    tail(0xc010_1282, 8, 16, 64),
+    tail(0xc070_9411, 104, 112, 1),
+];
+/// `struct dm_ioctl` says at 12 how long it is with what follows.
+const DEVICE_MAPPER: Tail = tail(0, 12, 0, 1);
+
+/// How far behind its argument an ioctl may reach. The size in its number is that of a structure, which an array may follow, as KVM's,
+/// vhost's and many others do; it may be a string, or there is no size. Only those of terminals are known to be as they say.
+fn ioctl_bytes(walk: &mut Walk<'_>, command: u32, start: u64) -> u64 {
+    let (kind, encoded) = (command >> 8 & 0xff, u64::from(command >> 16 & 0x3fff));
+    if kind == TYPE_TERMINAL {
+        return if encoded == 0 { PAGE } else { encoded };
+    }
+    let tail = match kind {
+        TYPE_DEVICE_MAPPER => Some(&DEVICE_MAPPER),
+        _ => TAILS.iter().find(|tail| tail.command == command),
+    };
+    let Some(tail) = tail.filter(|_| start != 0) else {
+        return OPAQUE_BYTES;
+    };
+    walk.flat(start, tail.count_at + 4);
+    let count = start.checked_add(tail.count_at).and_then(|at| walk.u32_at(at));
+    let whole = tail.begins_at + u64::from(count.unwrap_or(0)) * tail.element;
+    whole.clamp(OPAQUE_BYTES, RW_BYTES_MAX)
+}
 
 pub(super) fn ioctl(walk: &mut Walk<'_>) {
     let (command, start) = (walk.val32(1), walk.val(2));
-    let encoded = u64::from(command >> 16 & 0x3fff);
-    let size = match (command, encoded) {
-        // Arrays follow these structures.
-        (FS_IOC_FIEMAP | FIDEDUPERANGE | FS_IOC_GETFSMAP, _) => OPAQUE_BYTES,
-        // A string, whatever size the number says.
-        (PERF_EVENT_IOC_SET_FILTER, _) | (_, 0) => PAGE,
-        (_, size) => size,
-    };
+    let size = ioctl_bytes(walk, command, start);
     walk.flat(start, size);
     if start == 0 {
         return;

@@ -61,6 +61,28 @@ fn zeroed() -> Memory {
 }
 
 #[test]
+fn arrays_behind_the_structure_of_an_ioctl_are_named_whole() {
+    const OPAQUE: u64 = 65_536;
+    let mut memory = zeroed();
+    let ioctl = |memory: &Memory, command: u64| memory.ranges(libc::SYS_ioctl, [1, command, M, 0, 0, 0]);
+    // KVM_GET_SUPPORTED_CPUID; a structure that is what it says, for all we know; none.
+    for command in [0xc008_ae05, 0xc010_4401, 0x5382] {
+        assert_eq!(ioctl(&memory, command), [(M, OPAQUE)]);
+    }
+    // FS_IOC_FIEMAP and its extents, BLKREPORTZONE and its zones, a device mapper's.
+    memory.put(M + 24, &2000u32.to_le_bytes());
+    assert_eq!(ioctl(&memory, 0xc020_660b), [(M, 28), (M, 32 + 2000 * 56)]);
+    memory.put(M + 8, &3000u32.to_le_bytes());
+    assert_eq!(ioctl(&memory, 0xc010_1282), [(M, 12), (M, 16 + 3000 * 64)]);
+    memory.put(M + 12, &500_000u32.to_le_bytes());
+    assert_eq!(ioctl(&memory, 0xc138_fd0c), [(M, 16), (M, 500_000)]);
+    memory.put(M + 24, &u32::MAX.to_le_bytes());
+    assert_eq!(ioctl(&memory, 0xc020_660b), [(M, 28), (M, RW_BYTES_MAX)]);
+    memory.put(M + 24, &0u32.to_le_bytes());
+    assert_eq!(ioctl(&memory, 0xc020_660b), [(M, 28), (M, OPAQUE)]);
+}
+
+#[test]
 fn numbers_and_names_are_the_kernels() {
     macro_rules! same {
         ($($sys:ident)*) => { $(
@@ -233,8 +255,8 @@ fn by_command() {
         [(M, 4096)]
     );
     assert_eq!(
-        memory.ranges(libc::SYS_ioctl, [1, 0xc010_4401, M, 0, 0, 0]),
-        [(M, 16)]
+        memory.ranges(libc::SYS_ioctl, [1, 0x4004_5431, M, 0, 0, 0]),
+        [(M, 4)]
     );
     assert_eq!(
         memory.ranges(libc::SYS_fcntl, [1, libc::F_SETFD as u64, M, 0, 0, 0]),
