@@ -10,6 +10,7 @@
 mod aliases;
 mod alloc;
 mod atfork;
+mod confine;
 mod descriptors;
 mod exec;
 mod internal;

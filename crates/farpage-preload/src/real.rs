@@ -25,7 +25,7 @@ real_functions! {
     read write pread pread64 pwrite pwrite64 recv send epoll_wait poll
     sendmsg recvmsg sendmmsg recvmmsg ioctl
     close dup2 dup3 ptrace prctl setsockopt
-    dlopen dlmopen
+    dlopen dlmopen chroot
 }
 
 static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];

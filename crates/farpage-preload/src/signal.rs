@@ -354,6 +354,7 @@ fn dormant_syscall(nr: i64, args: [u64; 6]) -> i64 {
     if nr == libc::SYS_madvise && is_managed(a) {
         return if_managed(|| mem::madvise(a, b, c as i32));
     }
+    crate::confine::prepare(nr, args);
     let done = trap::issue(nr, args);
     if nr == libc::SYS_rseq && done == 0 && syscalls::keeps(nr as usize, &args) {
         crate::threads::keep(a, b);
