@@ -3,6 +3,8 @@
 #include "check.h"
 
 #include <alloca.h>
+#include <dlfcn.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -145,6 +147,67 @@ static void managed_stacks(void)
 	close(file);
 }
 
+/* libc's part of a spawn hands its child what lies on the stack that it is called on. */
+static void call_shell(void)
+{
+	CHECK_EQ("system", 37, WEXITSTATUS(system("exit 37")));
+	FILE *f = popen("echo text; exit 5", "r");
+	char text[8] = "";
+	CHECK("popen", f && fgets(text, sizeof text, f));
+	CHECK_MEM("popen text", "text\n", text, 6);
+	CHECK_EQ("pclose", 5, f ? WEXITSTATUS(pclose(f)) : -1);
+}
+
+static void call_spawn(void)
+{
+	char *argv[] = {"sh", "-c", "kill -USR2 $$; exit 6", NULL};
+	sigset_t blocked, before;
+	pid_t pid = 0;
+	CHECK_EQ("posix_spawn", 0, posix_spawn(&pid, "/bin/sh", NULL, NULL, argv, environ));
+	CHILD_EXPECT("a child with the coroutine's mask, empty", pid, 128 + SIGUSR2);
+	sigemptyset(&blocked);
+	sigaddset(&blocked, SIGUSR2);
+	sigprocmask(SIG_BLOCK, &blocked, &before);
+	CHECK_EQ("posix_spawnp", 0, posix_spawnp(&pid, "sh", NULL, NULL, argv, environ));
+	CHILD_EXPECT("a child with the coroutine's mask", pid, 6);
+	posix_spawnattr_t attr;
+	posix_spawnattr_init(&attr);
+	posix_spawnattr_setsigmask(&attr, &before);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
+	CHECK_EQ("posix_spawn", 0, posix_spawn(&pid, "/bin/sh", NULL, &attr, argv, environ));
+	CHILD_EXPECT("a child with the mask that was asked for", pid, 128 + SIGUSR2);
+	posix_spawnattr_destroy(&attr);
+	sigset_t now;
+	sigprocmask(SIG_SETMASK, &before, &now);
+	CHECK("the mask as it was", sigismember(&now, SIGUSR2));
+	CHECK_EQ("posix_spawn of nothing", ENOENT, posix_spawn(&pid, "/nonexistent", NULL, NULL, argv, environ));
+	/* Not in every libc. */
+	int (*pidfd_spawn)(int *, const char *, const void *, const void *, char *const *, char *const *) = NULL;
+	*(void **)&pidfd_spawn = dlsym(RTLD_DEFAULT, "pidfd_spawn");
+	int fd = -1, error = pidfd_spawn ? pidfd_spawn(&fd, "/bin/sh", NULL, NULL, argv, environ) : ENOSYS;
+	siginfo_t info = {0};
+	if (error == ENOSYS)
+		return;
+	CHECK_EQ("pidfd_spawn", 0, error);
+	CHECK_OK("waitid", waitid(P_PIDFD, (id_t)fd, &info, WEXITED));
+	CHECK_EQ("how it ended", SIGUSR2, info.si_status);
+	close(fd);
+}
+
+static void spawns(void)
+{
+	char *stack = map_anon(STACK_LEN);
+	for (int swapped = 0; swapped < 2; swapped++) {
+		the_call = call_shell;
+		run_on(stack, 1360, swapped);
+		the_call = call_spawn;
+		run_on(stack, 1360, swapped);
+	}
+	munmap(stack, STACK_LEN);
+	call_shell();
+	call_spawn();
+}
+
 #define SMALL 8192
 #define AROUND (64 * 1024)
 
@@ -186,6 +249,6 @@ static void small_stacks(void)
 
 int main(int argc, char **argv)
 {
-	static const struct group groups[] = {{"managed_stacks", managed_stacks}, {"small_stacks", small_stacks}};
+	static const struct group groups[] = {{"managed_stacks", managed_stacks}, {"spawns", spawns}, {"small_stacks", small_stacks}};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

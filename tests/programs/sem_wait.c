@@ -360,11 +360,47 @@ static void queues(void)
 	mq_close(q);
 }
 
+/* What ppoll is called as by a program that was built with _FORTIFY_SOURCE. */
+extern int __ppoll_chk(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *, size_t);
+
+static char *touched;
+static volatile size_t wrong;
+
+static void touch_cold(int sig)
+{
+	(void)sig;
+	wrong = first_bad(touched, PAGE, 4) == SIZE_MAX ? 0 : 1;
+}
+
+/* A handler that runs while the mask of the call holds, and touches cold memory: with SIGBUS blocked that was the program's end. */
+static void masked(void)
+{
+	const struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+	const struct timespec limit = {10, 0};
+	sigset_t most;
+	touched = cold_alloc(PAGE);
+	fill(touched, PAGE, 4);
+	sigfillset(&most);
+	sigdelset(&most, SIGALRM);
+	void (*old)(int) = signal(SIGALRM, touch_cold);
+	for (int way = 0; way < 3; way++) {
+		wrong = 2;
+		chill();
+		setitimer(ITIMER_REAL, &soon, NULL);
+		int done = way == 0 ? ppoll(NULL, 0, &limit, &most) : way == 1 ? __ppoll_chk(NULL, 0, &limit, &most, 0)
+									       : pselect(0, NULL, NULL, NULL, &limit, &most);
+		CHECK_EQ("a call that a signal ends", -1, done);
+		CHECK_EQ("what the handler saw", 0, wrong);
+	}
+	signal(SIGALRM, old);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"polls", polls},   {"epolls", epolls},		      {"futexes", futexes}, {"conditions", conditions},
 		{"timers", timers}, {"notifications", notifications}, {"queues", queues},
+		{"masked", masked},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

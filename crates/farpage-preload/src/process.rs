@@ -14,7 +14,7 @@ use farpage::{fork, join, sigmask, sys, syscalls, vfork};
 
 use crate::exec::Environment;
 use crate::plain::Plain;
-use crate::real::call_real;
+use crate::real::{self, Real, call_real};
 use crate::{result, shell};
 
 pub type Strings = *const *const c_char;
@@ -260,8 +260,9 @@ pub unsafe fn pin_strings(pins: &mut Pins, array: Strings) {
     }
 }
 
+/// First of them, where the child's number or descriptor is put.
 type Spawn = (
-    *mut libc::pid_t,
+    *mut c_int,
     *const c_char,
     *const c_void,
     *const c_void,
@@ -297,11 +298,25 @@ unsafe fn with_mask(
     room.as_ptr()
 }
 
-/// The child of posix_spawn runs with our signals blocked: all it touches must be in RAM.
-unsafe fn spawn(request: Spawn, search: bool) -> c_int {
-    let (pid, path, actions, attributes, argv, envp) = request;
-    // libc writes the pid while it blocks all signals: not into the program's memory, which may be cold.
-    let mut started: libc::pid_t = 0;
+/// Where a function of the family is: those that give a descriptor of the process came with glibc 2.39. NULL: this libc has none.
+fn spawner(search: bool, gives_pidfd: bool) -> *mut c_void {
+    match (gives_pidfd, search) {
+        (false, false) => real::address(Real::posix_spawn),
+        (false, true) => real::address(Real::posix_spawnp),
+        (true, false) => real::look_up(c"pidfd_spawn") as *mut c_void,
+        (true, true) => real::look_up(c"pidfd_spawnp") as *mut c_void,
+    }
+}
+
+/// The child of posix_spawn runs with our signals blocked: all it touches must be in RAM. (Not if the caller's stack is managed: libc
+/// blocks all signals by a call that names its own variable there, which we answer, and ours stay open in the child.)
+unsafe fn spawn(request: Spawn, function: *mut c_void) -> c_int {
+    let (made, path, actions, attributes, argv, envp) = request;
+    if function.is_null() {
+        return libc::ENOSYS;
+    }
+    // libc writes the number while it blocks all signals: not into the program's memory, which may be cold.
+    let mut number: c_int = 0;
     let _birth = births::begin();
     // SAFETY: the caller's arguments.
     unsafe {
@@ -326,62 +341,47 @@ unsafe fn spawn(request: Spawn, search: bool) -> c_int {
             ),
             None => (path, argv, environment.strings, actions, attributes),
         };
-        let error = if search {
-            call_real!(
-                posix_spawnp
-                    as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
-                &mut started,
-                path,
-                actions,
-                attributes,
-                argv,
-                envp
-            )
-        } else {
-            call_real!(
-                posix_spawn
-                    as fn(*mut libc::pid_t, *const c_char, Pointer, Pointer, Strings, Strings) -> c_int,
-                &mut started,
-                path,
-                actions,
-                attributes,
-                argv,
-                envp
-            )
-        };
+        // All of the family have this signature.
+        let function: unsafe extern "C" fn(
+            *mut c_int,
+            *const c_char,
+            Pointer,
+            Pointer,
+            Strings,
+            Strings,
+        ) -> c_int = core::mem::transmute(function);
+        let error = function(&mut number, path, actions, attributes, argv, envp);
         if error == 0
-            && let Some(pid) = pid.as_mut()
+            && let Some(made) = made.as_mut()
         {
-            *pid = started;
+            *made = number;
         }
         error
     }
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn(
-    pid: *mut libc::pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    argv: Strings,
-    envp: Strings,
-) -> c_int {
-    // SAFETY: the caller's arguments.
-    unsafe { spawn((pid, path, actions, attributes, argv, envp), false) }
+macro_rules! spawns {
+    ($($name:ident ($search:literal, $gives_pidfd:literal);)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            made: *mut c_int,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            argv: Strings,
+            envp: Strings,
+        ) -> c_int {
+            // SAFETY: the caller's arguments.
+            unsafe { spawn((made, path, actions, attributes, argv, envp), spawner($search, $gives_pidfd)) }
+        }
+    )*};
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut libc::pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    argv: Strings,
-    envp: Strings,
-) -> c_int {
-    // SAFETY: the caller's arguments.
-    unsafe { spawn((pid, path, actions, attributes, argv, envp), true) }
+spawns! {
+    posix_spawn (false, false);
+    posix_spawnp (true, false);
+    pidfd_spawn (false, true);
+    pidfd_spawnp (true, true);
 }
 
 #[unsafe(no_mangle)]

@@ -25,7 +25,7 @@ real_functions! {
     read write pread pread64 pwrite pwrite64 recv send epoll_wait poll
     sendmsg recvmsg sendmmsg recvmmsg ioctl
     close dup2 dup3 ptrace prctl setsockopt
-    dlopen dlmopen chroot
+    dlopen dlmopen __ppoll_chk chroot
 }
 
 static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
@@ -36,7 +36,8 @@ pub fn resolve() {
     }
 }
 
-fn look_up(name: &core::ffi::CStr) -> usize {
+/// NULL where libc has no such function.
+pub fn look_up(name: &core::ffi::CStr) -> usize {
     // SAFETY: RTLD_NEXT with a valid name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
 }

@@ -236,6 +236,27 @@ pub unsafe extern "C" fn ppoll(
     )
 }
 
+/// What a program calls that was built with _FORTIFY_SOURCE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: Timespec,
+    mask: *const libc::sigset_t,
+    len: usize,
+) -> c_int {
+    let mut copy = None;
+    let mask = optional(mask, &mut copy);
+    call_real!(
+        __ppoll_chk as fn(*mut libc::pollfd, libc::nfds_t, Timespec, *const libc::sigset_t, usize) -> c_int,
+        fds,
+        count,
+        timeout,
+        mask,
+        len
+    )
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pselect(
     count: c_int,
