@@ -73,7 +73,11 @@ pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) 
     // What its children share with it stays in RAM, and is theirs alone from now on.
     for child in cow::children(pool.processes(), index as u16) {
         child.pay(header, i64::MAX);
-        child.forking.store(0, Ordering::Relaxed);
+        // One that borrowed its memory may be in fork still, and will write the pid.
+        let number = entry.pid.load(Ordering::Relaxed);
+        let _ = child
+            .forking
+            .compare_exchange(number, 0, Ordering::Relaxed, Ordering::Relaxed);
         child.parent.store(0, Ordering::Relaxed);
     }
     cow::hand_on(pool, index as u16);

@@ -11,7 +11,7 @@
 //!
 //! While the process is dormant it has no such thread, and nothing is swapped: the child's calls on mappings are the kernel's alone.
 //!
-//! What can't be done for the child (fork, a mapping of a descriptor of its own) it does itself, in a place that says so
+//! What can't be done for the child (fork, a mapping of a descriptor of its own where nothing lies) it does itself, in a place that says so
 //! ([`Watched`]). If it dies there and somebody waits long for the gate or a lock then, the
 //! process is stopped: nobody knows what it held, and how far it had come.
 //!
@@ -204,9 +204,7 @@ impl Errand {
         let mut unheard = 0;
         while place.state.load(Ordering::Acquire) != state::DONE {
             sys::futex_wait(&place.state, state::ASKED, false, NAP_US);
-            if KEEPER.load(Ordering::Acquire) & DIED != 0 || !mm.has_entry_still() {
-                end_orphan();
-            }
+            end_if_orphan(mm);
             unheard += u32::from(mm.reclaimer.load(Ordering::Relaxed) == 0);
             if unheard > PATIENCE {
                 sys::die(&[
@@ -268,10 +266,21 @@ pub fn end_orphan() -> ! {
     ])
 }
 
+/// Ends the caller if it borrows the memory of an active process that has ended: page states that it has read before are right
+/// if it comes back from here, since nobody cleans up after a process before its reclaimer thread has ended. (After an exec the
+/// entry may be the same process's again; that its reclaimer has ended stays true.)
+pub fn end_if_orphan(mm: &Mm) {
+    let has_ended = || KEEPER.load(Ordering::Acquire) & DIED != 0 || !mm.has_entry_still();
+    if mm.is_active() && mm.is_lent() && has_ended() {
+        end_orphan();
+    }
+}
+
 /// For what a child has to do itself; `None`: the caller borrows nothing.
 #[must_use]
 pub fn watched(mm: &Mm) -> Option<Watched> {
     borrows(mm).then(|| {
+        end_if_orphan(mm);
         let errand = blocked(|| Errand::begin(mm));
         TABLE[errand.place].state.store(state::HERE, Ordering::SeqCst);
         Watched(errand)
@@ -296,10 +305,37 @@ pub fn call(mm: &Mm, nr: i64, args: [u64; 6]) -> Result<i64, Option<Watched>> {
         });
     }
     let of_file = nr == libc::SYS_mmap && args[3] & libc::MAP_ANONYMOUS as u64 == 0;
-    if of_file {
-        return Err(watched(mm));
+    if !of_file {
+        return Ok(ask(mm, nr, args));
     }
-    Ok(ask(mm, nr, args))
+    let request = mem::Map::from_args(args);
+    if request.replaces() {
+        return Ok(replace(mm, request));
+    }
+    Err(watched(mm))
+}
+
+/// A descriptor of the child's own is mapped in place of managed memory: elsewhere by the child, and from there it is moved by its parent's
+/// process, in whose page states the child changes nothing. (Between a look whether that lives and the change it could end, and its entry
+/// be another's.)
+fn replace(mm: &Mm, request: mem::Map) -> i64 {
+    let from = mem::Map {
+        addr: 0,
+        flags: request.flags & !libc::MAP_FIXED,
+        ..request
+    }
+    .kernel_anywhere();
+    if from < 0 {
+        return from;
+    }
+    let (from, len) = (from as u64, request.len);
+    let how = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+    let moved = ask(mm, libc::SYS_mremap, [from, len, len, how, request.addr, 0]);
+    if moved < 0 {
+        // SAFETY: mapped above, and nobody was told.
+        let _ = unsafe { sys::munmap(from, mem::round_up(len)) };
+    }
+    moved
 }
 
 /// Memory of the kernel's choice: `len` bytes at a multiple of `align`, or `-errno`.

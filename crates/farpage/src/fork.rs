@@ -97,9 +97,10 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
         0 => Some(mm.number()),
         _ => numbers::own(),
     };
-    let Some(embryo) = taker.map(entry_state::taken_by) else {
+    let Some(taker) = taker else {
         return -(libc::EAGAIN as i64);
     };
+    let embryo = entry_state::taken_by(taker);
     let Some(index) = take_entry(mm.pool(), embryo) else {
         return -(libc::EAGAIN as i64);
     };
@@ -107,7 +108,7 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
     kill_point!("fork-entry");
     let born_ns = child.born_ns.load(Ordering::Relaxed);
     child.parent.store(u32::from(mm.owner()) + 1, Ordering::Relaxed);
-    child.forking.store(1, Ordering::Release);
+    child.forking.store(taker, Ordering::Release);
     // Before the first of its words is written: from now on they are to be cleaned up after.
     child.active.store(1, Ordering::Relaxed);
     kill_point!("fork-marked");
@@ -189,8 +190,10 @@ pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
 fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     let window = mm.pool().map_states(mm.fd(fd::POOL), index, None)?;
     let table = mm.pool().swap_table();
-    // A slot counts the child's reference before the child's word names it.
-    let step = mm.entry().moves.begin();
+    // A slot counts the child's reference before the child's word names it. (The entry of a borrower's parent may be another
+    // process's by now.)
+    let in_step = if mm.is_lent() { child } else { mm.entry() };
+    let step = in_step.moves.begin();
     let mut shared = 0;
     let top = mm.top_page.load(Ordering::Relaxed);
     let mut page = 0;
@@ -206,6 +209,7 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
             }
             if state.kind() == Kind::Swapped {
                 if let Err(impossible) = table.dup(state.slot()) {
+                    errand::end_if_orphan(mm);
                     tiers::stop(&impossible);
                 }
                 shared += 1;
@@ -226,6 +230,8 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
         parent.resident.load(Ordering::Relaxed),
         parent.frames.load(Ordering::Relaxed),
     );
+    // What was read of a parent that has ended is nothing, or another process's. The supervisor gives the child's entry up.
+    errand::end_if_orphan(mm);
     child.resident.store(resident, Ordering::Relaxed);
     child.frames.store(frames, Ordering::Relaxed);
     let at_once = cow::before_clone(mm, resident, frames, thread::headroom(mm));

@@ -258,7 +258,13 @@ impl Ledger {
             }
             let taker = entry_state::taker(state);
             let unborn = entry.pid.load(Ordering::Relaxed) == 0;
-            if is_forking(entry) {
+            let forker = entry.forking.load(Ordering::Acquire);
+            if forker != 0 && see(forker).is_some_and(|seen| seen.gone) {
+                // A borrower, say, whose parent was cleaned up after before it had begun.
+                let _ = entry
+                    .forking
+                    .compare_exchange(forker, 0, Ordering::Relaxed, Ordering::Relaxed);
+            } else if forker != 0 {
                 // However long the parent takes (it may be stopped).
                 self.live += 1;
                 self.forking = true;

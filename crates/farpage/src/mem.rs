@@ -69,6 +69,11 @@ impl Map {
         self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
     }
 
+    /// Whether it takes the place of what lies there.
+    pub fn replaces(&self) -> bool {
+        self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED
+    }
+
     /// Memory that can be managed wherever it lies: private, anonymous, without special demands.
     fn is_plain(&self) -> bool {
         const SPECIAL: i32 =

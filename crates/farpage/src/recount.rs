@@ -210,9 +210,10 @@ pub fn held(references: &References, slot: u32) -> u16 {
 
 /// Puts the references that nobody holds. False: it could not be told now.
 fn put_lost(pool: &Pool, pool_fd: i32) -> bool {
-    let entries = pool.processes();
-    let before = all_idle(entries, |entry| &entry.moves);
-    if before.is_none() || someone_cleans(entries) {
+    // The entries are asked for at each look: one that is new since may have such a step, too.
+    let moves = || all_idle(pool.processes(), |entry| &entry.moves);
+    let before = moves();
+    if before.is_none() || someone_cleans(pool.processes()) {
         return false;
     }
     // What the slots count is read first: whoever leaves one meanwhile is then missing among the pages, and the slot suspect
@@ -239,7 +240,7 @@ fn put_lost(pool: &Pool, pool_fd: i32) -> bool {
         suspects = seen.unsure;
     }
     let all_put = put_locked(pool, pool_fd, &mut lost, &before);
-    all_put && suspects.is_empty() && all_idle(entries, |entry| &entry.moves) == before
+    all_put && suspects.is_empty() && moves() == before
 }
 
 /// What a count found of some slots.
@@ -252,10 +253,11 @@ struct Examined {
 
 /// Counts what names some slots, with no move since `before`. None: that can't be told now.
 fn examine(pool: &Pool, pool_fd: i32, suspects: &[u32], before: &Option<Vec<u64>>) -> Option<Examined> {
-    let (table, entries) = (pool.swap_table(), pool.processes());
+    let table = pool.swap_table();
     let words = suspects.iter().map(|slot| (*slot, table.load(*slot)));
     let words: Vec<(u32, SlotWord)> = words.filter(|(_, word)| word.count() > 0).collect();
     let (found, _) = references(pool, pool_fd).ok()?;
+    let entries = pool.processes();
     if !each_idle_once(entries, |entry| &entry.puts) || someone_cleans(entries) {
         return None;
     }
@@ -265,7 +267,7 @@ fn examine(pool: &Pool, pool_fd: i32, suspects: &[u32], before: &Option<Vec<u64>
     let lost = sure
         .into_iter()
         .map(|(slot, word)| (slot, word.count().saturating_sub(held(&found, slot))));
-    (all_idle(entries, |entry| &entry.moves) == *before).then(|| Examined {
+    (all_idle(pool.processes(), |entry| &entry.moves) == *before).then(|| Examined {
         lost: lost.filter(|(_, more)| *more > 0).collect(),
         unsure: unsure.into_iter().map(|(slot, _)| slot).collect(),
     })
@@ -275,7 +277,6 @@ fn examine(pool: &Pool, pool_fd: i32, suspects: &[u32], before: &Option<Vec<u64>
 /// taken and filled again between two looks at its word and, with the few bits of its generation, looks as before. False: some
 /// of it was put off.
 fn put_locked(pool: &Pool, pool_fd: i32, lost: &mut [u32], before: &Option<Vec<u64>>) -> bool {
-    let entries = pool.processes();
     let same_cluster = |a: &u32, b: &u32| split(*a).0 == split(*b).0;
     lost.sort_unstable();
     let clusters: Vec<&[u32]> = lost.chunk_by(same_cluster).collect();
@@ -288,7 +289,7 @@ fn put_locked(pool: &Pool, pool_fd: i32, lost: &mut [u32], before: &Option<Vec<u
         all_put &= held.clusters.len() == clusters.len();
         // Slot caches hand slots out past the cluster's lock, but not without a put.
         let cached = pool.header().slot_cache_floor.load(Ordering::Relaxed) != 0;
-        let puts = || cached.then(|| all_idle(entries, |entry| &entry.puts));
+        let puts = || cached.then(|| all_idle(pool.processes(), |entry| &entry.puts));
         let begun = puts();
         let seen = examine(pool, pool_fd, &slots, before);
         let quiet = begun != Some(None) && puts() == begun;

@@ -33,6 +33,7 @@ pub fn keep(addr: u64, len: u64) {
     let Some((lo, hi)) = managed_pages(addr, len) else {
         return;
     };
+    errand::end_if_orphan(mm);
     let top = top_of(lo, hi);
     for page in lo..top {
         keep_page(mm, page);

@@ -25,7 +25,7 @@ fn an_entry_is_not_given_up_while_the_parent_is_in_fork() {
     let embryo = entry_state::taken_by(sys::getpid());
     let index = take_entry(&pool, embryo).unwrap();
     let entry = &pool.processes()[index];
-    entry.forking.store(1, Ordering::Release);
+    entry.forking.store(sys::getpid(), Ordering::Release);
     entry.pid.store(dead_pid(), Ordering::Relaxed);
     ledger.tick();
     assert_eq!(entry.state.load(Ordering::Relaxed), embryo);
@@ -42,6 +42,29 @@ fn an_entry_is_not_given_up_while_the_parent_is_in_fork() {
     ledger.tick();
     assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
     assert_eq!(entry.pid.load(Ordering::Relaxed), 0);
+}
+
+/// A child that borrowed its parent's memory was killed in fork when its parent had been cleaned up after: the entry stayed that of
+/// a process in fork, and the tree never ended.
+#[test]
+fn an_entry_is_given_up_when_who_was_in_fork_is_gone() {
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    let borrower = dead_pid();
+    let index = take_entry(&pool, entry_state::taken_by(borrower)).unwrap();
+    let entry = &pool.processes()[index];
+    entry.forking.store(borrower, Ordering::Release);
+    ledger.tick();
+    assert_eq!(ledger.live(), 0);
+    assert_ne!(
+        entry.state.load(Ordering::Relaxed),
+        entry_state::FREE,
+        "a child may live"
+    );
+    entry.born_ns.store(1, Ordering::Relaxed);
+    ledger.tick();
+    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
+    assert_eq!(entry.forking.load(Ordering::Relaxed), 0);
 }
 
 /// Ten seconds once were enough to give up an entry, with whoever had taken it or was to live in it stopped for longer.
@@ -159,7 +182,7 @@ fn what_children_may_copy_is_left_free_up_to_a_part_of_the_limit() {
     header.budget.store(100 * APART, Ordering::Relaxed);
     let index = take_entry(&pool, entry_state::taken_by(sys::getpid())).unwrap();
     let entry = &pool.processes()[index];
-    entry.forking.store(1, Ordering::Release);
+    entry.forking.store(sys::getpid(), Ordering::Release);
     entry.active.store(1, Ordering::Relaxed);
     let limit = |ledger: &mut Ledger, apart: i64| {
         entry.apart.store(apart, Ordering::Relaxed);
@@ -244,7 +267,10 @@ fn a_parent_that_dies_leaves_its_children_what_they_owe() {
     let entry = &pool.processes()[child];
     entry.parent.store(parent as u32 + 1, Ordering::Relaxed);
     entry.owed.store(30, Ordering::Relaxed);
-    entry.forking.store(1, Ordering::Relaxed);
+    entry.forking.store(sys::getpid(), Ordering::Relaxed);
+    pool.processes()[parent]
+        .pid
+        .store(sys::getpid(), Ordering::Relaxed);
     pool.processes()[parent].charge(pool.header(), 100);
     let end = |index: usize| {
         let born_ns = pool.processes()[index].born_ns.load(Ordering::Relaxed);

@@ -13,9 +13,9 @@ pub struct ProcEntry {
     pub pid: AtomicI32,
     /// 1 once the process manages its memory.
     pub active: AtomicU32,
-    /// 1 while the parent is in the fork that makes this process: until it knows the pid, nobody takes the entry for that of
-    /// a dead one.
-    pub forking: AtomicU32,
+    /// The number of who is in the fork that makes this process, the parent or a child that borrows its memory: until that knows
+    /// the pid, nobody takes the entry for that of a dead one. 0: nobody.
+    pub forking: AtomicI32,
     /// 1 between a call of exec and the new image's start.
     pub execing: AtomicU32,
     pub resident: AtomicI64,
