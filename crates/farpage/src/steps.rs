@@ -41,7 +41,12 @@ impl Steps {
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::SeqCst);
+        // One that was buried has ended already: below none there would always be some under way.
+        let ended = |word: u64| (word & UNDER_WAY != 0).then(|| word - 1);
+        let _ = self
+            .0
+            .0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, ended);
     }
 }
 
@@ -61,6 +66,22 @@ mod tests {
         assert!(steps.idle().is_some() && steps.idle() != before);
         core::mem::forget(steps.begin());
         assert!(steps.bury() && !steps.bury());
+        assert!(steps.idle().is_some());
+    }
+
+    /// Who borrows a process's memory can end a step of it after its burial. The count once went below none, and nothing was
+    /// counted again until the entry had another process, and that had died.
+    #[test]
+    fn a_step_that_was_buried_ends_no_other() {
+        let steps = Steps::default();
+        let step = steps.begin();
+        assert!(steps.bury());
+        let before = steps.idle();
+        drop(step);
+        assert!(before.is_some() && steps.idle() == before);
+        let next = steps.begin();
+        assert_eq!(steps.idle(), None);
+        drop(next);
         assert!(steps.idle().is_some());
     }
 }
