@@ -110,7 +110,7 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
     child.parent.store(u32::from(mm.owner()) + 1, Ordering::Relaxed);
     child.forking.store(taker, Ordering::Release);
     // Before the first of its words is written: from now on they are to be cleaned up after.
-    child.active.store(1, Ordering::Relaxed);
+    child.active.store(1, Ordering::Release);
     kill_point!("fork-marked");
     if copy_states(mm, index, child).is_err() {
         cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index, born_ns);
@@ -260,7 +260,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     kill_point!("fork-born");
     // In its own name from here on: while the child lives nobody gives its entry up, whatever becomes of the parent.
     let number = numbers::own().ok_or(Errno(libc::ESRCH))?;
-    let own = entry_state::taken_by(number);
+    let own = entry_state::taken_over_by(number);
     let named = child
         .state
         .compare_exchange(embryo, own, Ordering::AcqRel, Ordering::Relaxed);

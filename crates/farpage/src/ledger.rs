@@ -257,8 +257,11 @@ impl Ledger {
                 continue;
             }
             let taker = entry_state::taker(state);
-            let unborn = entry.pid.load(Ordering::Relaxed) == 0;
+            // In this order: what is active, not the child's and with nobody in fork has its pid, or its fork was never ended. Its
+            // parent may live, in another image.
+            let is_marked = entry.active.load(Ordering::Acquire) != 0;
             let forker = entry.forking.load(Ordering::Acquire);
+            let unborn = entry.pid.load(Ordering::Relaxed) == 0;
             if forker != 0 && see(forker).is_some_and(|seen| seen.gone) {
                 // A borrower, say, whose parent was cleaned up after before it had begun.
                 let _ = entry
@@ -279,7 +282,9 @@ impl Ledger {
             }
             // A child whose parent is gone has so long to say that it lives; after that it is stopped (`fork`).
             let old = born != 0 && now.saturating_sub(born) > EMBRYO_MAX_NS;
-            if unborn && old && taker.is_some_and(|taker| see(taker).is_some_and(|seen| seen.gone)) {
+            let is_gone = |taker| see(taker).is_some_and(|seen| seen.gone);
+            let is_left = taker.is_some_and(is_gone) || (is_marked && entry_state::is_parents(state));
+            if unborn && old && is_left {
                 cleanup::return_everything(&self.pool, self.pool_fd, index, born);
             }
             let lives = state == entry_state::LIVE || (taker.is_some() && !unborn);

@@ -88,6 +88,29 @@ fn an_entry_that_was_taken_is_given_up_only_long_after_its_takers_death() {
     assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
 }
 
+/// A thread was in fork when another one called exec: the new image, which has the number of who had taken the entry, lived on, and
+/// with it all slots that the words of the child that never was name.
+#[test]
+fn an_entry_whose_fork_an_exec_has_ended_is_given_up() {
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    let own = sys::getpid();
+    let lives_on = |ledger: &mut Ledger, state: u32, active: u32| {
+        let index = take_entry(&pool, state).unwrap();
+        let entry = &pool.processes()[index];
+        entry.active.store(active, Ordering::Release);
+        ledger.tick();
+        let is_there = || entry.state.load(Ordering::Relaxed) == state;
+        assert!(is_there(), "a child may live");
+        entry.born_ns.store(1, Ordering::Relaxed);
+        ledger.tick();
+        is_there()
+    };
+    assert!(!lives_on(&mut ledger, entry_state::taken_by(own), 1));
+    assert!(lives_on(&mut ledger, entry_state::taken_over_by(own), 1), "a slow child");
+    assert!(lives_on(&mut ledger, entry_state::taken_by(own), 0), "it may join");
+}
+
 /// The supervisor finds an image gone while the next one, after exec, takes the same entry.
 #[test]
 fn the_next_life_of_an_entry_is_not_given_up() {

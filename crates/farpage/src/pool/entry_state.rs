@@ -3,6 +3,8 @@
 pub const FREE: u32 = 0;
 /// Taken for a process that does not live yet; who has taken it stands above these two bits.
 const EMBRYO: u32 = 1;
+/// Set in the state of an entry whose process has taken it over in its own name from the parent. No number reaches to here.
+const OWN: u32 = 1 << 31;
 pub const LIVE: u32 = 2;
 /// What a dead process held is being returned; the cleaner's pid stands above these two bits.
 pub const CLEANING: u32 = 3;
@@ -19,11 +21,23 @@ pub const fn taken_by(pid: i32) -> u32 {
     EMBRYO | (pid as u32) << 2
 }
 
+/// The state of an entry that the forked child `pid` has taken over from its parent.
+#[must_use]
+pub const fn taken_over_by(pid: i32) -> u32 {
+    taken_by(pid) | OWN
+}
+
+/// Whether it is taken by who has forked, or is to fork, and not by the child.
+#[must_use]
+pub const fn is_parents(state: u32) -> bool {
+    state & 3 == EMBRYO && state & OWN == 0
+}
+
 /// Who has taken it, if it is taken and nobody's yet.
 #[must_use]
 pub const fn taker(state: u32) -> Option<i32> {
     if state & 3 == EMBRYO {
-        Some((state >> 2) as i32)
+        Some(((state & !OWN) >> 2) as i32)
     } else {
         None
     }
