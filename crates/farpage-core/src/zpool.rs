@@ -400,25 +400,37 @@ impl<'a> Zpool<'a> {
     }
 
     /// The descriptor of an active zpage and how many of its headers name a slot, if those are fewer than it counts:
-    /// a reservation or a free is under way, or its process died.
-    #[must_use]
-    pub fn overcounted(&self, zpage: usize) -> Option<(u64, usize)> {
-        let seen = load(self.desc(zpage)?);
+    /// a reservation or a free is under way, or its process died. `None`: they are not. An error: the descriptor has changed
+    /// meanwhile, so it can't be told.
+    ///
+    /// # Errors
+    /// [`Changed`].
+    pub fn overcounted(&self, zpage: usize) -> Result<Option<(u64, usize)>, Changed> {
+        let Some(desc) = self.desc(zpage) else {
+            return Ok(None);
+        };
+        let seen = load(desc);
         let objects = self.objects(zpage).count();
-        (seen.state() == State::Active && objects < seen.in_use()).then_some((seen.0, objects))
+        if load(desc) != seen {
+            return Err(Changed);
+        }
+        Ok((seen.state() == State::Active && objects < seen.in_use()).then_some((seen.0, objects)))
     }
 
     /// Has a zpage, whose descriptor is still `seen`, count `objects` of which nobody takes or gives back one meanwhile: what
-    /// [`Self::overcounted`] said. `Some(zpage)` if that leaves none: the caller goes on as after [`Self::free`].
+    /// [`Self::overcounted`] said. If that leaves none the caller goes on as after [`Self::free`]. False: the descriptor has changed.
     #[must_use]
-    pub fn settle(&self, zpage: usize, seen: u64, objects: usize, owner: u16) -> Option<usize> {
-        let (desc, seen) = (self.desc(zpage)?, Desc(seen));
+    pub fn settle(&self, zpage: usize, seen: u64, objects: usize, owner: u16) -> bool {
+        let Some(desc) = self.desc(zpage) else {
+            return false;
+        };
+        let seen = Desc(seen);
         let next = if objects == 0 {
             Desc::emptying(seen.class(), owner)
         } else {
             Desc::active(seen.class(), objects)
         };
-        (exchange(desc, seen, next).is_ok() && objects == 0).then_some(zpage)
+        exchange(desc, seen, next).is_ok()
     }
 
     /// Zpages that are not free, counted anew: to mend `used` after a death while nobody allocates.
@@ -478,6 +490,10 @@ impl<'a> Zpool<'a> {
         Ok((desc, seen, header))
     }
 }
+
+/// The descriptor of a zpage changed while its objects were counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Changed;
 
 const fn header_word(handle: Handle) -> usize {
     handle.zpage() * ZPAGE_WORDS + handle.index() * (class_bytes(handle.class()) / WORD_BYTES)

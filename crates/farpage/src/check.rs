@@ -324,7 +324,8 @@ fn look_at_objects(pool: &Pool, there: &Presence<'_>, look: &mut Look) {
             ));
         }
     }
-    for zpage in (0..zpool.zpages()).filter(|zpage| zpool.overcounted(*zpage).is_some()) {
+    let is_over = |zpage: &usize| matches!(zpool.overcounted(*zpage), Ok(Some(_)));
+    for zpage in (0..zpool.zpages()).filter(is_over) {
         look.problems
             .insert(format!("zpage {zpage}: it counts objects that it has not"));
     }

@@ -360,7 +360,7 @@ fn settle_objects(pool: &Pool) -> bool {
     let idle = || all_idle(pool.processes(), |entry| &entry.objects);
     let mut all = true;
     for zpage in 0..zpool.zpages() {
-        if zpool.overcounted(zpage).is_none() {
+        if zpool.overcounted(zpage) == Ok(None) {
             continue;
         }
         let Some(before) = idle() else {
@@ -369,11 +369,17 @@ fn settle_objects(pool: &Pool) -> bool {
         let found = zpool.overcounted(zpage);
         if idle() != Some(before) {
             all = false;
-        } else if let Some((seen, objects)) = found
-            && let Some(empty) = zpool.settle(zpage, seen, objects, SUPERVISOR)
-        {
-            pool.punch_zpages(empty, 1);
-            zpool.release_zpage(empty);
+            continue;
+        }
+        match found {
+            Ok(None) => {}
+            Ok(Some((seen, objects))) if zpool.settle(zpage, seen, objects, SUPERVISOR) => {
+                if objects == 0 {
+                    pool.punch_zpages(zpage, 1);
+                    zpool.release_zpage(zpage);
+                }
+            }
+            _ => all = false,
         }
     }
     let Some(before) = idle() else {
@@ -382,7 +388,7 @@ fn settle_objects(pool: &Pool) -> bool {
     let used = &pool.header().zpages_used;
     let surplus = used.load(Ordering::Relaxed).saturating_sub(zpool.count_used());
     if idle() != Some(before) {
-        return surplus == 0 && all;
+        return false;
     }
     used.fetch_sub(surplus, Ordering::Relaxed);
     all

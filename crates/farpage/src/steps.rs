@@ -43,10 +43,7 @@ impl Drop for Step<'_> {
     fn drop(&mut self) {
         // One that was buried has ended already: below none there would always be some under way.
         let ended = |word: u64| (word & UNDER_WAY != 0).then(|| word - 1);
-        let _ = self
-            .0
-            .0
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, ended);
+        let _ = self.0.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, ended);
     }
 }
 

@@ -107,8 +107,14 @@ fn an_entry_whose_fork_an_exec_has_ended_is_given_up() {
         is_there()
     };
     assert!(!lives_on(&mut ledger, entry_state::taken_by(own), 1));
-    assert!(lives_on(&mut ledger, entry_state::taken_over_by(own), 1), "a slow child");
-    assert!(lives_on(&mut ledger, entry_state::taken_by(own), 0), "it may join");
+    assert!(
+        lives_on(&mut ledger, entry_state::taken_over_by(own), 1),
+        "a slow child"
+    );
+    assert!(
+        lives_on(&mut ledger, entry_state::taken_by(own), 0),
+        "it may join"
+    );
 }
 
 /// The supervisor finds an image gone while the next one, after exec, takes the same entry.
