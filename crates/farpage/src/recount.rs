@@ -396,9 +396,10 @@ fn settle_objects(pool: &Pool) -> bool {
 
 /// The counts of blocks that hold a page. False: they could not be told now.
 fn settle_blocks(pool: &Pool) -> bool {
-    let entries = pool.processes();
     // Whatever gives a block content, or takes it, is in one of these steps from before the first of the two words to after the other.
+    // The entries are asked for at each look, as above.
     let idle = || {
+        let entries = pool.processes();
         let objects = all_idle(entries, |entry| &entry.objects)?;
         let puts = all_idle(entries, |entry| &entry.puts)?;
         let moves = all_idle(entries, |entry| &entry.moves)?;
