@@ -405,22 +405,22 @@ fn settle_blocks(pool: &Pool) -> bool {
         let moves = all_idle(entries, |entry| &entry.moves)?;
         (!someone_cleans(entries)).then_some([objects, puts, moves])
     };
-    let Some(before) = idle() else {
-        return false;
+    // One area after the other: in a busy tree nobody is in between for so long, but not for as long as all take. Whoever began and
+    // ended to clean up meanwhile has changed the count, and then it is not exchanged.
+    let settle = |(index, area): (usize, &Area)| {
+        let Some(before) = idle() else {
+            return false;
+        };
+        let counted = area.used.load(Ordering::Relaxed);
+        let written = tier_files::written(pool, index);
+        idle() == Some(before)
+            && area
+                .used
+                .compare_exchange(counted, written, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     };
     let areas = pool.header().area.iter().enumerate();
-    let seen = areas.map(|(index, area)| {
-        let counted = area.used.load(Ordering::Relaxed);
-        (area, counted, tier_files::written(pool, index))
-    });
-    let seen: Vec<_> = seen.collect();
-    // Whoever began and ended to clean up meanwhile has changed the count, and then it is not exchanged.
-    let exchange = |(area, counted, written): (&Area, i64, i64)| {
-        let used = &area.used;
-        used.compare_exchange(counted, written, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-    };
-    idle() == Some(before) && seen.into_iter().all(exchange)
+    areas.fold(true, |all, area| settle(area) && all)
 }
 
 /// What all processes have begun, if nothing is under way.
