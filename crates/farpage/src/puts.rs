@@ -92,7 +92,7 @@ pub fn free_backing(pool: &Pool, slot: u32, backing: Backing, owner: u16) {
             if let Some((area, _)) = place_of(pool, slot) {
                 pool.header().area[usize::from(area)]
                     .used
-                    .fetch_sub(1, Ordering::Relaxed);
+                    .fetch_sub(1, Ordering::AcqRel);
             }
         }
         // The caller's step covers this put too: no page names `to` by way of this slot any more.

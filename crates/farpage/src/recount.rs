@@ -411,12 +411,12 @@ fn settle_blocks(pool: &Pool) -> bool {
         let Some(before) = idle() else {
             return false;
         };
-        let counted = area.used.load(Ordering::Relaxed);
+        let counted = area.used.load(Ordering::Acquire);
         let written = tier_files::written(pool, index);
         idle() == Some(before)
             && area
                 .used
-                .compare_exchange(counted, written, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(counted, written, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
     };
     let areas = pool.header().area.iter().enumerate();

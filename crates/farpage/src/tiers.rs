@@ -424,7 +424,7 @@ pub fn count_blocks(mm: &Mm, slot: u32, blocks: u64) {
     if let Some((area, _)) = place_of(mm.pool(), slot) {
         mm.header().area[usize::from(area)]
             .used
-            .fetch_add(blocks as i64, Ordering::Relaxed);
+            .fetch_add(blocks as i64, Ordering::AcqRel);
     }
 }
 
