@@ -97,7 +97,7 @@ pub fn free_backing(pool: &Pool, slot: u32, backing: Backing, owner: u16) {
         }
         // The caller's step covers this put too: no page names `to` by way of this slot any more.
         Backing::Moved { to } => {
-            pool.header().moved.fetch_sub(1, Ordering::Relaxed);
+            pool.header().moved.fetch_sub(1, Ordering::AcqRel);
             put_for(pool, to, owner);
         }
     }

@@ -25,7 +25,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::kill_point;
@@ -34,7 +34,7 @@ use farpage_core::slots::{Locked, Slots};
 use farpage_core::swap_table::{Backing, SlotWord};
 
 use crate::cleanup::next_data;
-use crate::pool::{Area, MAX_PROCESSES, Pool, ProcEntry, STATES_LEN, entry_state};
+use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, STATES_LEN, entry_state};
 use crate::puts;
 use crate::steps::Steps;
 use crate::sys::{self, Errno};
@@ -394,10 +394,10 @@ fn settle_objects(pool: &Pool) -> bool {
     all
 }
 
-/// The counts of blocks that hold a page. False: they could not be told now.
+/// The counts of blocks that hold a page, and of slots whose content was moved to another one. False: one could not be told now.
 fn settle_blocks(pool: &Pool) -> bool {
-    // Whatever gives a block content, or takes it, is in one of these steps from before the first of the two words to after the other.
-    // The entries are asked for at each look, as above.
+    // Whatever gives a block content, or takes it, or moves a slot's to another one, is in one of these steps from before the first of
+    // the two words to after the other. The entries are asked for at each look, as above.
     let idle = || {
         let entries = pool.processes();
         let objects = all_idle(entries, |entry| &entry.objects)?;
@@ -405,22 +405,34 @@ fn settle_blocks(pool: &Pool) -> bool {
         let moves = all_idle(entries, |entry| &entry.moves)?;
         (!someone_cleans(entries)).then_some([objects, puts, moves])
     };
-    // One area after the other: in a busy tree nobody is in between for so long, but not for as long as all take. Whoever began and
+    // One count after the other: in a busy tree nobody is in between for so long, but not for as long as all take. Whoever began and
     // ended to clean up meanwhile has changed the count, and then it is not exchanged.
-    let settle = |(index, area): (usize, &Area)| {
+    let settle = |count: &AtomicI64, found: &dyn Fn() -> i64| {
         let Some(before) = idle() else {
             return false;
         };
-        let counted = area.used.load(Ordering::Acquire);
-        let written = tier_files::written(pool, index);
+        let (counted, found) = (count.load(Ordering::Acquire), found());
         idle() == Some(before)
-            && area
-                .used
-                .compare_exchange(counted, written, Ordering::AcqRel, Ordering::Relaxed)
+            && count
+                .compare_exchange(counted, found, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
     };
-    let areas = pool.header().area.iter().enumerate();
-    areas.fold(true, |all, area| settle(area) && all)
+    let header = pool.header();
+    let areas = header.area.iter().enumerate();
+    let all = areas.fold(true, |all, (index, area)| {
+        settle(&area.used, &|| tier_files::written(pool, index)) && all
+    });
+    // A death leaves this one too high, never too low.
+    let is_right = header.moved.load(Ordering::Acquire) == 0;
+    (is_right || settle(&header.moved, &|| moved(pool))) && all
+}
+
+/// Slots whose content was moved to another one.
+fn moved(pool: &Pool) -> i64 {
+    let backings = used_slots(pool).map(|slot| pool.swap_table().load(slot).backing());
+    backings
+        .filter(|backing| matches!(backing, Some(Backing::Moved { .. })))
+        .count() as i64
 }
 
 /// What all processes have begun, if nothing is under way.

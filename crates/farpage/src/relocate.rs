@@ -453,13 +453,13 @@ fn share(mm: &Mm, from: u32, seen: SlotWord, to: u32) -> bool {
         None
     };
     let moved = compressed == lock.is_some() && {
-        header.moved.fetch_add(1, Ordering::Relaxed);
+        header.moved.fetch_add(1, Ordering::AcqRel);
         let moved = pool.swap_table().moved(from, seen, to);
         kill_point!("share-moved");
         match seen.backing() {
             Some(backing) if moved => puts::free_backing(pool, from, backing, mm.owner()),
             _ => {
-                header.moved.fetch_sub(1, Ordering::Relaxed);
+                header.moved.fetch_sub(1, Ordering::AcqRel);
             }
         }
         moved

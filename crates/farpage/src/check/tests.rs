@@ -361,8 +361,9 @@ fn killed_while_content_moves() {
     table.dup(slot + 1).unwrap();
     tree.name(ALIVE, 101, PageState::swapped(slot + 1));
     moves(slot + 1, to + 1);
-    // The new slot was published, the old one's word not exchanged.
+    // The new slot was published and the move counted, the old one's word not exchanged.
     table.publish(to + 2, device).unwrap();
+    tree.pool.header().moved.fetch_add(1, Ordering::Relaxed);
     core::mem::forget(entries[usize::from(DEAD)].moves.begin());
     tree.pool.header().area[0].used.store(7, Ordering::Relaxed);
     cleanup::return_everything(&tree.pool, tree.fd, usize::from(DEAD), 0);
