@@ -31,8 +31,13 @@ use crate::watch;
 /// process has it by now: after exec the supervisor and the new image both find the old one, and the image may take the same
 /// entry again before the supervisor comes to it.
 pub fn return_everything(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64) {
+    let state = pool.processes()[index].state.load(Ordering::Relaxed);
+    give_up(pool, pool_fd, index, born_ns, state);
+}
+
+/// The same, unless the entry is not in this `state` any more: its process may have taken it over in its own name a moment ago.
+pub fn give_up(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64, state: u32) {
     let entry = &pool.processes()[index];
-    let state = entry.state.load(Ordering::Relaxed);
     let occupied = entry_state::is_occupied(state);
     let is_meant = || entry.born_ns.load(Ordering::Relaxed) == born_ns;
     let mine = entry_state::cleaned_by(numbers::own().unwrap_or_else(sys::getpid));

@@ -285,7 +285,7 @@ impl Ledger {
             let is_gone = |taker| see(taker).is_some_and(|seen| seen.gone);
             let is_left = taker.is_some_and(is_gone) || (is_marked && entry_state::is_parents(state));
             if unborn && old && is_left {
-                cleanup::return_everything(&self.pool, self.pool_fd, index, born);
+                cleanup::give_up(&self.pool, self.pool_fd, index, born, state);
             }
             let lives = state == entry_state::LIVE || (taker.is_some() && !unborn);
             if !lives {

@@ -117,6 +117,25 @@ fn an_entry_whose_fork_an_exec_has_ended_is_given_up() {
     );
 }
 
+/// A child that was held up takes its entry over at the moment at which the supervisor has found that nobody has.
+#[test]
+fn an_entry_that_was_just_taken_over_is_not_given_up() {
+    let ledger = tree();
+    let pool = *ledger.pool();
+    let (seen, own) = (
+        entry_state::taken_by(dead_pid()),
+        entry_state::taken_over_by(sys::getpid()),
+    );
+    let index = take_entry(&pool, seen).unwrap();
+    let entry = &pool.processes()[index];
+    let born_ns = entry.born_ns.load(Ordering::Relaxed);
+    entry.state.store(own, Ordering::Relaxed);
+    cleanup::give_up(&pool, ledger.pool_fd, index, born_ns, seen);
+    assert_eq!(entry.state.load(Ordering::Relaxed), own);
+    cleanup::give_up(&pool, ledger.pool_fd, index, born_ns, own);
+    assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
+}
+
 /// The supervisor finds an image gone while the next one, after exec, takes the same entry.
 #[test]
 fn the_next_life_of_an_entry_is_not_given_up() {
