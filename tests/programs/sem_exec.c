@@ -263,20 +263,28 @@ static bool maps_a_file(void)
 	return !outlived_was_out && p == outlived;
 }
 
-/* The child of vfork, in its parent's memory, when that has ended: right, or wrong. */
-static void *outlive(void *is_right)
+struct outliving {
+	bool (*is_right)(void);
+	const char *name;
+	/* From vfork on; the parent ends after 100. */
+	long wait_ms;
+};
+
+/* The child of vfork, in its parent's memory, when that has ended, or is about to: right, or wrong. */
+static void *outlive(void *how)
 {
+	const struct outliving *way = how;
 	pid_t pid = vfork();
 	if (pid == 0) {
-		struct timespec wait = {.tv_nsec = 600000000};
+		struct timespec wait = {.tv_nsec = way->wait_ms * 1000000};
 		syscall(SYS_nanosleep, &wait, NULL);
-		bool right = ((bool (*)(void))is_right)();
+		bool right = way->is_right();
 		_exit(write(outlived_report, right ? "r" : "w", 1) != 1);
 	}
 	return NULL;
 }
 
-static void ends_before_its_vfork(void *is_right)
+static void ends_before_its_vfork(void *how)
 {
 	outlived = map_anon(4 * MIB);
 	fill(outlived, 4 * MIB, 11);
@@ -288,7 +296,7 @@ static void ends_before_its_vfork(void *is_right)
 	unsigned char seen = 0;
 	outlived_was_out = getenv("FARPAGE_POOL_FD") && mincore(outlived, PAGE, &seen) == 0 && !(seen & 1);
 	pthread_t thread;
-	pthread_create(&thread, NULL, outlive, is_right);
+	pthread_create(&thread, NULL, outlive, how);
 	sleep_ms(100);
 	kill(getpid(), SIGKILL);
 }
@@ -298,19 +306,23 @@ static void ends_before_its_vfork(void *is_right)
  * a file that it mapped there was taken off the books of whoever had the process's place by then. */
 static void vfork_outlives(void)
 {
-	static bool (*const ways[])(void) = {outlived_is_right, forked_child_is_right, maps_a_file};
-	static const char *const names[] = {"memory", "memory of a child", "a file's mapping"};
+	static struct outliving ways[] = {
+		{outlived_is_right, "memory", 600},
+		{forked_child_is_right, "memory of a child", 600},
+		{forked_child_is_right, "memory of a child that is forked meanwhile", 50},
+		{maps_a_file, "a file's mapping", 600},
+	};
 	for (size_t i = 0; i < NELEM(ways); i++) {
 		int ends[2];
 		CHECK_OK("pipe", pipe(ends));
 		outlived_report = ends[1];
-		pid_t pid = child_start(ends_before_its_vfork, (void *)ways[i]);
+		pid_t pid = child_start(ends_before_its_vfork, &ways[i]);
 		close(ends[1]);
 		CHILD_EXPECT("the parent of the vfork child", pid, 128 + SIGKILL);
 		char said = 'r';
 		ssize_t got = read(ends[0], &said, 1);
 		if (got != 0 && said != 'r')
-			fail_at(WHERE, names[i], "of a vfork child that outlives its parent is wrong, and it was not stopped");
+			fail_at(WHERE, ways[i].name, "of a vfork child that outlives its parent is wrong, and it was not stopped");
 		close(ends[0]);
 	}
 }
