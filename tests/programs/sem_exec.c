@@ -199,9 +199,6 @@ static void vforks(void)
 	munmap(p, len);
 }
 
-static char *outlived;
-static int outlived_report;
-
 static long mapped_pages(void)
 {
 	char text[64] = "";
@@ -236,131 +233,6 @@ static void vfork_environment(void)
 		vfork_true(i % 2);
 	}
 	CHECK("mappings after many vforks", mapped_pages() - before < TIMES / 4);
-}
-
-static bool outlived_is_right(void)
-{
-	return first_bad(outlived, 4 * MIB, 11) == SIZE_MAX;
-}
-
-static bool forked_child_is_right(void)
-{
-	pid_t pid = fork();
-	if (pid == 0)
-		_exit(outlived_is_right() ? 0 : 1);
-	int status = -1;
-	waitpid(pid, &status, 0);
-	return status == 0;
-}
-
-static int outlived_file;
-static bool outlived_was_out;
-
-/* Where nothing was swapped it is the kernel's call; otherwise whoever comes back from it was not stopped. */
-static bool maps_a_file(void)
-{
-	char *p = mmap(outlived, MIB, PROT_READ, MAP_PRIVATE | MAP_FIXED, outlived_file, 0);
-	return !outlived_was_out && p == outlived;
-}
-
-struct outliving {
-	bool (*is_right)(void);
-	const char *name;
-	/* From vfork on; the parent ends after 100. */
-	long wait_ms;
-};
-
-/* The child of vfork, in its parent's memory, when that has ended, or is about to: right, or wrong. */
-static void *outlive(void *how)
-{
-	const struct outliving *way = how;
-	pid_t pid = vfork();
-	if (pid == 0) {
-		struct timespec wait = {.tv_nsec = way->wait_ms * 1000000};
-		syscall(SYS_nanosleep, &wait, NULL);
-		bool right = way->is_right();
-		_exit(write(outlived_report, right ? "r" : "w", 1) != 1);
-	}
-	return NULL;
-}
-
-static void ends_before_its_vfork(void *how)
-{
-	outlived = map_anon(4 * MIB);
-	fill(outlived, 4 * MIB, 11);
-	outlived_file = temp_file();
-	CHECK_OK("ftruncate", ftruncate(outlived_file, MIB));
-	/* More than the budget together with what makes memory cold. */
-	fill(map_anon(size_mb * MIB), size_mb * MIB, 12);
-	chill();
-	unsigned char seen = 0;
-	outlived_was_out = getenv("FARPAGE_POOL_FD") && mincore(outlived, PAGE, &seen) == 0 && !(seen & 1);
-	pthread_t thread;
-	pthread_create(&thread, NULL, outlive, how);
-	sleep_ms(100);
-	kill(getpid(), SIGKILL);
-}
-
-/* A thread's child by vfork runs on when another thread ends the process. What that had swapped out is gone then: the child is
- * stopped. It once read zeros; then only one that touched memory itself was stopped, while a child that it forked read zeros, and
- * a file that it mapped there was taken off the books of whoever had the process's place by then. */
-static void vfork_outlives(void)
-{
-	static struct outliving ways[] = {
-		{outlived_is_right, "memory", 600},
-		{forked_child_is_right, "memory of a child", 600},
-		{forked_child_is_right, "memory of a child that is forked meanwhile", 50},
-		{maps_a_file, "a file's mapping", 600},
-	};
-	for (size_t i = 0; i < NELEM(ways); i++) {
-		int ends[2];
-		CHECK_OK("pipe", pipe(ends));
-		outlived_report = ends[1];
-		pid_t pid = child_start(ends_before_its_vfork, &ways[i]);
-		close(ends[1]);
-		CHILD_EXPECT("the parent of the vfork child", pid, 128 + SIGKILL);
-		char said = 'r';
-		ssize_t got = read(ends[0], &said, 1);
-		if (got != 0 && said != 'r')
-			fail_at(WHERE, ways[i].name, "of a vfork child that outlives its parent is wrong, and it was not stopped");
-		close(ends[0]);
-	}
-}
-
-/* A vfork child maps a file in place of its parent's memory, which needs a descriptor of its own. */
-static void vfork_maps_a_file(void)
-{
-	enum { LEN = MIB };
-	char *p = map_anon(4 * MIB), *text = must_malloc(LEN);
-	for (int way = 0; way < 2; way++) {
-		int kind = way ? MAP_SHARED : MAP_PRIVATE;
-		fill(p, 4 * MIB, 5);
-		fill(text, LEN, 6);
-		chill();
-		pid_t pid = vfork();
-		if (pid == 0) {
-			int fd = temp_file();
-			if (!write_all(fd, text, LEN))
-				_exit(1);
-			if (mmap(p + MIB, LEN, PROT_READ | PROT_WRITE, kind | MAP_FIXED, 999, 0) != MAP_FAILED || errno != EBADF)
-				_exit(2);
-			if (first_bad(p, 4 * MIB, 5) != SIZE_MAX)
-				_exit(3);
-			if (mmap(p + MIB, LEN - 5, PROT_READ | PROT_WRITE, kind | MAP_FIXED, fd, 0) != p + MIB)
-				_exit(4);
-			_exit(memcmp(p + MIB, text, LEN) == 0 ? 7 : 5);
-		}
-		CHILD_EXPECT("vfork child that maps a file", pid, 7);
-		chill();
-		CHECK_MEM("the file's content", text, p + MIB, LEN);
-		CHECK_FILL("memory before it", p, MIB, 5);
-		p[MIB] = 'x';
-		CHECK_EQ("a byte of the mapping", 'x', p[MIB]);
-		CHECK("memory again", mmap(p, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
-		CHECK_ZERO("and empty", p, 4 * MIB);
-	}
-	munmap(p, 4 * MIB);
-	free(text);
 }
 
 /* Pages that a vfork child's exec had read stayed locked in the parent: they could not be dropped any more. */
@@ -742,7 +614,7 @@ int main(int argc, char **argv)
 	static const struct group groups[] = {
 		{"exec_small", exec_small}, {"exec_large", exec_large}, {"exec_fails", exec_fails},
 		{"vforks", vforks},	    {"vfork_leaves_nothing", vfork_leaves_nothing},
-		{"vfork_outlives", vfork_outlives}, {"vfork_maps_a_file", vfork_maps_a_file}, {"vfork_environment", vfork_environment},
+		{"vfork_environment", vfork_environment},
 		{"clone_vm", clone_vm},	{"spawned", spawned},
 		{"shell", shell},	    {"environment", environment},	{"own_environment", own_environment},
 		{"clean_environment", clean_environment},

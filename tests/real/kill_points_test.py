@@ -303,7 +303,7 @@ def pauses_of_orphans(context):
     """A child that borrows memory (vfork) is held up in a fork of its own until its parent has ended and was cleaned up after: what it
     went on to read was zeros, and its child's memory."""
     env = {"FARPAGE_PAUSE_AT": "fork-marked:1:900000"}
-    argv = [program("sem_exec"), 16, "vfork_outlives"]
+    argv = [program("sem_vfork"), 16, "vfork_outlives"]
     got = context.budget_run(24, argv, timeout_s=120, binary=KILL_FARPAGE, env=env)
     check(got.code == 0 and "ok vfork_outlives" in got.out, failures(got))
 
