@@ -232,28 +232,34 @@ mod tests {
         assert_eq!(*spin.lock(), 80_000);
     }
 
-    /// Each that backed out woke the others, which tried again and backed out: they spun in the kernel for as long as one was alone inside.
+    /// Who counted himself in to look, and out again, woke the others, which did the same: they spun in the kernel for as long as one was
+    /// alone inside.
     #[test]
-    fn who_waits_to_enter_sleeps() {
-        const HELD: std::time::Duration = std::time::Duration::from_millis(300);
+    fn who_waits_to_enter_leaves_the_word_alone() {
         let gate = Arc::new(Gate::new());
         let alone = gate.alone();
+        let coming = Arc::new(AtomicU32::new(0));
         let threads: Vec<_> = (0..3)
             .map(|_| {
-                let gate = Arc::clone(&gate);
+                let (gate, coming) = (Arc::clone(&gate), Arc::clone(&coming));
                 std::thread::spawn(move || {
-                    let before = sys::thread_ns();
+                    coming.fetch_add(1, Ordering::Relaxed);
                     drop(gate.shared());
-                    sys::thread_ns() - before
                 })
             })
             .collect();
-        std::thread::sleep(HELD);
-        drop(alone);
-        for thread in threads {
-            let ran_ns = thread.join().unwrap();
-            assert!(ran_ns < HELD.as_nanos() as u64 / 60, "{ran_ns} ns of {HELD:?}");
+        while coming.load(Ordering::Relaxed) < 3 {
+            std::thread::yield_now();
         }
+        // Their naps end some ten times meanwhile.
+        let began = std::time::Instant::now();
+        while began.elapsed().as_micros() < 10 * u128::from(NAP_US) {
+            for _ in 0..1000 {
+                assert_eq!(gate.word.load(Ordering::Relaxed), ALONE);
+            }
+        }
+        drop(alone);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
     #[test]
