@@ -298,8 +298,8 @@ static bool push_out(const struct range ranges[2], size_t known, size_t *learn)
 		return false;
 	size_t before = all_there(pagemap, ranges, true), left = all_there(pagemap, ranges, false);
 	size_t may = before > known ? known + (before - known) / 2 : before;
-	for (unsigned tries = 0; tries < 6 && left > may; tries++) {
-		sleep_ms(tries);
+	for (unsigned tries = 0; tries < 10 && left > may; tries++) {
+		sleep_ms(tries * tries);
 		all_there(pagemap, ranges, true);
 		left = all_there(pagemap, ranges, false);
 	}

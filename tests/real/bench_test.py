@@ -157,7 +157,7 @@ def bench_report(context):
     check(refused.code == 125 and str(first) in refused.err, f"exit code {refused.code}: {refused.err[-300:]}")
 
 
-@test("bench-programs", ("quick", "soak"))
+@test("bench-programs", ("soak",))
 def bench_programs(context):
     """Programs of other people, one that fits, and data in a mapped file; what they made is gone afterwards."""
     for tool in ("gcc", "redis-server"):

@@ -14,7 +14,7 @@ MIB = 1 << 20
 NOBODY = 65534
 
 # What `make test` runs side by side, as run.py's words: halves that take as long as each other.
-FIRST = ("sem_", "kill-", "bench-", "np-sort", "node")
+FIRST = ("sem_", "kill-", "bench-", "np-sort", "node", "gcc")
 HALVES = {
     "first": tuple(word for name in FIRST for word in ("--only", name)),
     "second": tuple(word for name in FIRST for word in ("--without", name)),

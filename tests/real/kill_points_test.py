@@ -197,8 +197,6 @@ LEFT_BY_SUPERVISOR = {
     "recount-locked": LOCKED,
     "recount-put": LOCKED,
 }
-# In `make test` at one of each kind; without a supervisor a tree takes its time.
-QUICK_UNSUPERVISED = ("compact-exchanged", "compact-emptying", "area-resized", "clean-put", "recount-put")
 # A child that dies here leaves a reference to be counted again.
 LEAVES_A_REFERENCE = {"kept-left": 1}
 
@@ -260,7 +258,7 @@ class Unsupervised:
         self.context.finish(self.job)
 
 
-@test("kill-supervisor-at", per_delivery=True)
+@test("kill-supervisor-at", ("soak",), per_delivery=True)
 def kill_supervisor_at(context):
     """The supervisor is killed at each of its points: the tree goes on to its end, nothing stays behind, and what nobody gives back
     any more is told. (Nothing was: what the supervisor holds counted as held by somebody.)"""
@@ -270,7 +268,7 @@ def kill_supervisor_at(context):
     with contextlib.ExitStack() as jobs:
         # Side by side: without a supervisor they wait most of the time, for pages that the dead are charged.
         trees = []
-        for point in LEFT_BY_SUPERVISOR if context.soak else QUICK_UNSUPERVISED:
+        for point in LEFT_BY_SUPERVISOR:
             trees.append(Unsupervised(context, point))
             jobs.enter_context(trees[-1].job)
             trees[-1].begin()

@@ -67,5 +67,5 @@ def beside(words):
     return run
 
 
-for _name, _words in (("never", []), ("always", ["--huge", "always"])):
-    REGISTRY.append(Test(f"ksm-huge-{_name}", beside(_words), ("quick", "soak"), True))
+for _name, _words, _suites in (("never", [], ("quick", "soak")), ("always", ["--huge", "always"], ("soak",))):
+    REGISTRY.append(Test(f"ksm-huge-{_name}", beside(_words), _suites, True))

@@ -66,7 +66,7 @@ def page_cluster(context):
 
 for _policy in ("none", "cluster", "vma"):
     _run = stress((32, 4, 2, 0), 6, ["--readahead", _policy])
-    REGISTRY.append(Test(f"stress-readahead-{_policy}", _run, ("quick", "soak"), True))
+    REGISTRY.append(Test(f"stress-readahead-{_policy}", _run, ("soak",), True))
 
 
 @test("readahead-columns", ("quick", "soak"), per_delivery=True)

@@ -62,7 +62,10 @@ THREAD_IN_QUICK = (
     *("swapoff-runs", "swapoff-to-ram", "swapoff-shared", "swapoff-device"),
 )
 # But not these, which take longest.
-SIGNAL_IN_QUICK = ("sem_stacks", "sem_vfork", "sem_madvise", "sem_bigio", "sem_malloc", "sem_sockets")
+SIGNAL_IN_QUICK = (
+    *("sem_stacks", "sem_vfork", "sem_madvise", "sem_bigio", "sem_malloc", "sem_sockets"),
+    *("sem_mmap", "sem_mremap", "sem_exec", "sem_signals"),
+)
 
 
 # Settings that the soak runs half of the programs of `make test` with, too, and the scale of their sizes: there are huge pages in

@@ -79,7 +79,7 @@ for _name in SEMANTICS:
     REGISTRY.append(Test(_name, semantics(_name), _suites, True))
 
 
-@test("semantics-dormant", ("quick", "soak"))
+@test("semantics-dormant", ("soak",))
 def semantics_dormant(context):
     """The same groups in a program that fits in its budget: nothing is managed yet, and all of libc goes through farpage."""
     for name in SEMANTICS:
