@@ -135,15 +135,11 @@ pub fn priority_of(raised: u32) -> Option<u16> {
 /// of 64 slots, side by side, one finds that many once 8 % of it are left, of 16 once 30 % are.
 #[must_use]
 pub const fn enough(active: u64, most: u64) -> u32 {
-    const LONGEST: u32 = 64;
-    const SHORTEST: u32 = 8;
     match active.checked_div(most) {
         Some(0) => 0,
-        Some(times) if times < 8 => {
-            let enough = LONGEST >> (times.ilog2() + 1);
-            if enough < SHORTEST { SHORTEST } else { enough }
-        }
-        _ => SHORTEST,
+        Some(1) => 32,
+        Some(2 | 3) => 16,
+        _ => 8,
     }
 }
 

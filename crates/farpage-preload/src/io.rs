@@ -317,12 +317,17 @@ pub unsafe extern "C" fn vmsplice(fd: c_int, iov: Iov, count: usize, flags: u32)
     result(trap::perform(libc::SYS_vmsplice, args)) as isize
 }
 
+/// The result of a call whose pointers hide in memory, which the engine makes. `None`: libc is to make it.
+pub fn made_if_hiding(nr: i64, args: [u64; 6]) -> Option<i64> {
+    (mm().is_active() && syscalls::hides_pointers(nr, &args)).then(|| result(trap::perform(nr, args)))
+}
+
 /// Variadic in C: the argument is passed on whether or not there is one, as libc itself does it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, command: c_ulong, argument: *mut c_void) -> c_int {
     let args = [fd as u64, command, argument as u64, 0, 0, 0];
-    if mm().is_active() && syscalls::hides_pointers(libc::SYS_ioctl, &args) {
-        return result(trap::perform(libc::SYS_ioctl, args)) as c_int;
+    if let Some(made) = made_if_hiding(libc::SYS_ioctl, args) {
+        return made as c_int;
     }
     call_real!(
         ioctl as fn(c_int, c_ulong, *mut c_void) -> c_int,
@@ -348,8 +353,8 @@ pub unsafe extern "C" fn setsockopt(
         u64::from(len),
         0,
     ];
-    if mm().is_active() && syscalls::hides_pointers(libc::SYS_setsockopt, &args) {
-        return result(trap::perform(libc::SYS_setsockopt, args)) as c_int;
+    if let Some(made) = made_if_hiding(libc::SYS_setsockopt, args) {
+        return made as c_int;
     }
     call_real!(
         setsockopt as fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int,
@@ -365,8 +370,8 @@ pub unsafe extern "C" fn setsockopt(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     let args = [option as u64, a, b, c, d, 0];
-    if mm().is_active() && syscalls::hides_pointers(libc::SYS_prctl, &args) {
-        return result(trap::perform(libc::SYS_prctl, args)) as c_int;
+    if let Some(made) = made_if_hiding(libc::SYS_prctl, args) {
+        return made as c_int;
     }
     call_real!(
         prctl as fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int,

@@ -9,10 +9,11 @@ use farpage::errand::{LENT, Lent};
 use farpage::fork::window;
 use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
-use farpage::trap::{self, Pins};
-use farpage::{fork, join, sigmask, sys, syscalls, vfork};
+use farpage::trap::Pins;
+use farpage::{fork, join, sigmask, sys, vfork};
 
 use crate::exec::Environment;
+use crate::io::made_if_hiding;
 use crate::plain::Plain;
 use crate::real::{self, Real, call_real};
 use crate::{result, shell};
@@ -204,8 +205,8 @@ pub unsafe extern "C" fn ptrace(
         return 0;
     }
     let args = [request as u64, pid as u64, address as u64, data as u64, 0, 0];
-    if mm().is_active() && syscalls::hides_pointers(libc::SYS_ptrace, &args) {
-        return result(trap::perform(libc::SYS_ptrace, args));
+    if let Some(made) = made_if_hiding(libc::SYS_ptrace, args) {
+        return made;
     }
     type Pointer = *mut c_void;
     call_real!(

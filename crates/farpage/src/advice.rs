@@ -12,7 +12,6 @@ use crate::dontneed::drop_content;
 use crate::errand;
 use crate::fault;
 use crate::heirs;
-use crate::maps::each_said;
 use crate::mem::{are_mapped, managed_pages};
 use crate::mm::{Mm, PAGE, mm, mode};
 use crate::residency;
@@ -93,11 +92,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
 
 /// Notes of pages that were the kernel's what was said before about children and about what must stay in RAM: it knows.
 pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
-    each_said(|mapping, said| {
-        let pages = managed_pages(mapping.start, mapping.end - mapping.start)
-            .map(|(start, end)| (start.max(lo), end.min(hi)))
-            .filter(|(start, end)| start < end);
-        let Some((lo, hi)) = pages else { return Ok(()) };
+    heirs::each_said_of(lo, hi, |lo, hi, said| {
         if said.locked {
             residency::adopt_lock(mm, lo, hi);
         }

@@ -77,7 +77,7 @@ pub fn advise(mm: &Mm, lo: u64, hi: u64, advice: i32, kernel: impl FnOnce() -> i
         // It may have come to an end halfway.
         _ => {
             forget(lo, hi);
-            if adopt(lo, hi).is_err() {
+            if each_said_of(lo, hi, note).is_err() {
                 sys::die(&[
                     "farpage: it can't be told what forked children get of memory about which madvise has failed ",
                     "(/proc, or more than 4096 ranges under DONTFORK or WIPEONFORK); the program was stopped",
@@ -98,11 +98,11 @@ fn each_mapped(mm: &Mm, lo: u64, hi: u64, mut f: impl FnMut(Range)) {
     }
 }
 
-/// Notes what the kernel was told of pages `lo..hi` before.
-fn adopt(lo: u64, hi: u64) -> Result<(), Errno> {
+/// Calls `f` for each part of pages `lo..hi` about which the kernel was told something.
+pub fn each_said_of(lo: u64, hi: u64, f: impl Fn(u64, u64, Said) -> Result<(), Errno>) -> Result<(), Errno> {
     each_said(
         |mapping, said| match managed_pages(mapping.start, mapping.end - mapping.start) {
-            Some((start, end)) if start < hi && lo < end => note(start.max(lo), end.min(hi), said),
+            Some((start, end)) if start < hi && lo < end => f(start.max(lo), end.min(hi), said),
             _ => Ok(()),
         },
     )

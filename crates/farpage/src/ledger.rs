@@ -251,7 +251,7 @@ impl Ledger {
             let born = entry.born_ns.load(Ordering::Acquire);
             let state = entry.state.load(Ordering::Acquire);
             if let Some(cleaner) = entry_state::cleaner(state)
-                && see(cleaner).is_some_and(|seen| seen.gone)
+                && has_ended(cleaner)
             {
                 cleanup::take_over(&self.pool, self.pool_fd, index, state);
                 continue;
@@ -262,7 +262,7 @@ impl Ledger {
             let is_marked = entry.active.load(Ordering::Acquire) != 0;
             let forker = entry.forking.load(Ordering::Acquire);
             let unborn = entry.pid.load(Ordering::Relaxed) == 0;
-            if forker != 0 && see(forker).is_some_and(|seen| seen.gone) {
+            if forker != 0 && has_ended(forker) {
                 // A borrower, say, whose parent was cleaned up after before it had begun.
                 let _ = entry
                     .forking
@@ -282,8 +282,7 @@ impl Ledger {
             }
             // A child whose parent is gone has so long to say that it lives; after that it is stopped (`fork`).
             let old = born != 0 && now.saturating_sub(born) > EMBRYO_MAX_NS;
-            let is_gone = |taker| see(taker).is_some_and(|seen| seen.gone);
-            let is_left = taker.is_some_and(is_gone) || (is_marked && entry_state::is_parents(state));
+            let is_left = taker.is_some_and(has_ended) || (is_marked && entry_state::is_parents(state));
             if unborn && old && is_left {
                 cleanup::give_up(&self.pool, self.pool_fd, index, born, state);
             }
