@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <linux/filter.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -320,10 +321,28 @@ static void own_settings(void)
 	TWICE(set_tid_address, {OUT(4)}, .whole = true, .keeps = true);
 }
 
+/* What leaves at once on advice. */
+#define WINDOW (64 * PAGE)
+
+static char *new_window(void)
+{
+	return (char *)(((uintptr_t)map_anon(2 * WINDOW) + WINDOW - 1) / WINDOW * WINDOW);
+}
+
+/* Faulted in by the kernel on its way into or out of a call of farpage's own, it would wait for what farpage holds there. */
+static bool first_page_stays(char *window)
+{
+	unsigned char there = 1;
+	for (int i = 0; i < 100 && there & 1; i++)
+		CHECK("advice", madvise(window, WINDOW, MADV_PAGEOUT) == 0 && mincore(window, PAGE, &there) == 0);
+	return there & 1;
+}
+
 static void kept(void)
 {
 	/* The kernel writes there whenever the thread was interrupted. */
-	volatile uint32_t *area = cold_alloc(PAGE);
+	char *window = new_window();
+	volatile uint32_t *area = (uint32_t *)window;
 	char *fs;
 	extern const ptrdiff_t __rseq_offset __attribute__((weak));
 	extern const unsigned __rseq_size __attribute__((weak));
@@ -334,7 +353,7 @@ static void kept(void)
 		return;
 	}
 	for (int way = 0; way < 2; way++) {
-		memset((void *)area, 0, PAGE);
+		memset(window, 0, WINDOW);
 		chill_around();
 		long args[6] = {(long)area, 32, 0, 0x53053053};
 		long done = way ? syscall(SYS_rseq, args[0], 32L, 0L, 0x53053053L) : raw_call(SYS_rseq, args);
@@ -343,15 +362,37 @@ static void kept(void)
 			return;
 		}
 		chill_around();
+		CHECK("the area stays", first_page_stays(window));
 		CHECK("the kernel has said on which CPU", area[0] < 65536 && area[0] == area[1]);
 		CHECK_EQ("the area is given up", 0, plain(SYS_rseq, (long)area, 32, 1, 0x53053053));
 		CHECK_EQ("no CPU", -1, (int)area[1]);
 	}
 }
 
+/* The byte that says whether calls are the program's to answer: the kernel reads it at each. */
+static void selector(void)
+{
+	enum { ON = 1, OFF = 0, SET = 59 };
+	char *window = new_window();
+	for (int way = 0; way < 2; way++) {
+		memset(window, 0, WINDOW);
+		chill_around();
+		long args[6] = {SET, ON, 0, 0, (long)window};
+		long done = way ? syscall(SYS_prctl, args[0], args[1], 0L, 0L, args[4]) : raw_call(SYS_prctl, args);
+		if (done != 0) {
+			skip("selector", "prctl gives %ld", done);
+			return;
+		}
+		chill_around();
+		CHECK("the selector stays", first_page_stays(window));
+		CHECK_EQ("as before", 0, plain(SYS_prctl, SET, OFF, 0, 0));
+	}
+}
+
 static void settings(void)
 {
 	in_child(own_settings);
+	in_child(selector);
 	in_child(kept);
 }
 

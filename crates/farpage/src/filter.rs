@@ -63,7 +63,7 @@ pub struct FilterConfig {
     /// Last protected descriptor.
     pub fd_hi: u32,
     /// Trap calls that pass managed pointers, and refuse clone3. Without it only calls that work on managed
-    /// mappings are trapped, and descriptors protected.
+    /// mappings or have the kernel use managed memory at any time are trapped, and descriptors protected.
     pub trap_pointers: bool,
     /// Trap calls whose pointers no register shows, whatever they are given. A filter outlives exec, and a program
     /// that does not load the engine has no handler for the trap: only for trees where every image has one.
@@ -157,7 +157,11 @@ fn rule_of(nr: usize, cfg: &FilterConfig) -> Rule {
         .map_or((syscalls::pointer_mask(nr), 0, Hidden::None), |call| {
             (call.pointer_mask(), call.memory, call.hidden)
         });
-    let mask = if cfg.trap_pointers { mask } else { memory };
+    let mask = if cfg.trap_pointers {
+        mask
+    } else {
+        memory | syscalls::used_always(nr)
+    };
     if cfg.fd_lo <= cfg.fd_hi {
         match nr as libc::c_long {
             libc::SYS_close => return Rule::Close,

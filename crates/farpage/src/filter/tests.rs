@@ -95,6 +95,9 @@ fn model(cfg: &FilterConfig, call: &Call) -> u32 {
     let description = syscalls::describe(nr);
     let mask = match (cfg.trap_pointers, description) {
         (true, _) => syscalls::pointer_mask(nr),
+        // A fault on what the kernel uses on its way out of the engine's own calls would wait for the engine.
+        (false, _) if call.nr as i64 == libc::SYS_rseq => 1 << 0,
+        (false, _) if call.nr as i64 == libc::SYS_prctl => 1 << 2 | 1 << 4,
         (false, Some(call)) => call.memory,
         (false, None) => 0,
     };

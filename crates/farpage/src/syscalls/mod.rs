@@ -258,6 +258,18 @@ pub fn hides_pointers(nr: i64, args: &[u64; 6]) -> bool {
     }
 }
 
+/// The arguments of call `nr`, one bit each, that name memory the kernel uses whenever the thread enters or leaves it, in the engine too:
+/// nobody could bring it in while the engine holds a lock.
+#[must_use]
+pub fn used_always(nr: usize) -> u8 {
+    match nr as libc::c_long {
+        libc::SYS_rseq => 1 << 0,
+        // PR_SET_SYSCALL_USER_DISPATCH: the selector.
+        libc::SYS_prctl => 1 << 4,
+        _ => 0,
+    }
+}
+
 /// Whether the kernel keeps a pointer that this call gives it: see [`Syscall::kept`].
 #[must_use]
 pub fn keeps(nr: usize, args: &[u64; 6]) -> bool {
