@@ -207,10 +207,15 @@ BUDGET_UNSUPERVISED = 16
 class Unsupervised:
     """A tree whose supervisor dies at a point."""
 
-    def __init__(self, context, point):
-        self.context, self.point = context, point
+    def __init__(self, context, point, jobs):
+        self.context, self.point, self.jobs = context, point, jobs
+        self.counts_again = point.startswith("recount-")
+        self.begin()
+
+    def start(self):
+        context, point = self.context, self.point
         env = {"FARPAGE_KILL_SUPERVISOR_AT": f"{point}:1"}
-        if point.startswith("recount-"):
+        if self.counts_again:
             env["FARPAGE_KILL_AT"] = armed_at(LEAVES_A_REFERENCE)
         # What those hold that die later nobody returns: few do.
         argv = [program("killpoints"), 24, 1, 1]
@@ -220,9 +225,11 @@ class Unsupervised:
         else:
             words = ["--swap", "compressed:6M", "--swap", "/var/tmp"]
             self.job = context.start(BUDGET_UNSUPERVISED, argv, extra=words, **options)
+        self.jobs.enter_context(self.job)
 
     def begin(self):
         """Until the program runs; an area leaves where that is what the supervisor is to do."""
+        self.start()
         job, parent, found = self.job, f"PPid:\t{self.job.process.pid}\n", []
 
         def started():
@@ -236,8 +243,25 @@ class Unsupervised:
             until(job, "pages in the first area", lambda: tree.used("a") > 4 << 20)
             tree.command("swapoff", tree.path("a"), tree.pid)
 
+    def has_nothing_to_count(self):
+        """Whether the program has come to its end without a child that left a reference: one in some dozens."""
+        job, end = self.job, time.monotonic() + 120
+        while self.counts_again and job.process.poll() is None and not killed_at(job) & LEAVES_A_REFERENCE.keys():
+            if "quiet" in job.out.read_text():
+                return True
+            check(time.monotonic() < end, f"neither quiet nor ended: {last_words(job)}")
+            time.sleep(0.1)
+        return False
+
     def go_on(self, left):
         """Until its children have ended. Then `left` must be among what `farpage check` says."""
+        for _ in range(AGAIN):
+            if not self.has_nothing_to_count():
+                break
+            os.kill(self.pid, signal.SIGUSR1)
+            check(self.job.wait() == 0, f"nothing to count again: {last_words(self.job)}")
+            self.context.finish(self.job)
+            self.begin()
         job = self.job
         code = job.wait()
         check(code == -signal.SIGKILL and self.point in killed_at(job), f"the supervisor: {code}: {last_words(job)}")
@@ -269,9 +293,7 @@ def kill_supervisor_at(context):
         # Side by side: without a supervisor they wait most of the time, for pages that the dead are charged.
         trees = []
         for point in LEFT_BY_SUPERVISOR:
-            trees.append(Unsupervised(context, point))
-            jobs.enter_context(trees[-1].job)
-            trees[-1].begin()
+            trees.append(Unsupervised(context, point, jobs))
         steps = [(tree, lambda tree=tree: tree.go_on(LEFT_BY_SUPERVISOR[tree.point])) for tree in trees]
         for tree, step in [*steps, *((tree, tree.end) for tree in trees)]:
             try:
