@@ -157,6 +157,22 @@ static void check_left_locks(void)
 	}
 }
 
+/* An exec ends them as well, when nobody is left in the old memory to bring a page in: it waited for good, by thread. */
+static void exec_with_locks(void *shared)
+{
+	static char *const argv[] = {(char *)"true", NULL};
+	alarm(20);
+	/* The last that the kernel comes to. */
+	pthread_mutex_lock(shared);
+	for (size_t i = 0; i < HELD; i++)
+		pthread_mutex_lock(held[i]);
+	chill();
+	for (size_t i = 0; i < HELD; i++)
+		make_cold(held[i], sizeof *held[i]);
+	execv("/bin/true", argv);
+	_exit(1);
+}
+
 static void *check_after_first(void *arg)
 {
 	(void)arg;
@@ -190,6 +206,19 @@ static void robust_cold(void)
 		check_left_locks();
 	}
 	CHILD_EXPECT("a first thread that ends with locks", child_start(end_first_with_locks, NULL), 0);
+	pthread_mutex_t *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_NONE);
+	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_mutex_init(shared, &attr);
+	CHILD_EXPECT("an exec with locks", child_start(exec_with_locks, shared), 0);
+	struct timespec until;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 5;
+	if (CHECK_EQ("lock of an image that has gone", EOWNERDEAD, pthread_mutex_timedlock(shared, &until))) {
+		pthread_mutex_consistent(shared);
+		pthread_mutex_unlock(shared);
+	}
+	munmap(shared, sizeof *shared);
 }
 
 int main(int argc, char **argv)

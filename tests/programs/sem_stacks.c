@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -36,6 +37,19 @@ static void call_madvise(void)
 {
 	CHECK_OK("madvise", madvise(block, BLOCK / 2, MADV_DONTNEED));
 	CHECK_ZERO("what was dropped", block, PAGE);
+}
+
+static void call_process_madvise(void)
+{
+	static int self;
+	struct iovec range = {block, BLOCK / 4};
+	if (self <= 0)
+		self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	long done = process_madvise(self, &range, 1, MADV_DONTNEED, 0);
+	if (done < 0) /* of this very process: since Linux 6.13 */
+		CHECK_EQ("process_madvise", EINVAL, errno);
+	else
+		CHECK_ZERO("what was dropped", block, PAGE);
 }
 
 static void call_map_fixed(void)
@@ -85,7 +99,7 @@ static void call_fork(void)
 	CHILD_EXPECT("child of a coroutine", pid, 9);
 }
 
-static void (*const calls[])(void) = {call_munmap, call_mprotect, call_madvise, call_map_fixed,
+static void (*const calls[])(void) = {call_munmap, call_mprotect, call_madvise, call_process_madvise, call_map_fixed,
 				      call_mremap, call_malloc, call_readv, call_page_out, call_fork};
 static void (*the_call)(void);
 

@@ -430,13 +430,45 @@ static void vfork_maps_a_file(void)
 	free(text);
 }
 
+static int hold_up[2];
+
+static int clone_main(void *argument)
+{
+	char byte;
+	bool right = argument == full && read(hold_up[0], &byte, 1) == 1;
+	return right ? 7 : 1;
+}
+
+/* A child in this memory, whose numbers the kernel is to write to memory that is out, once as it ends: it began with another argument, and
+ * by thread its end was not told. */
+static void clone_writes_numbers(void)
+{
+	const size_t window = 64 * PAGE, stack_len = 64 * PAGE;
+	const int flags = CLONE_VM | CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
+	char *stack = map_anon(stack_len), *words = (char *)(((uintptr_t)map_anon(2 * window) + window - 1) / window * window);
+	volatile int *parents = (int *)words, *childs = (int *)(words + PAGE);
+	CHECK_OK("pipe", pipe(hold_up));
+	for (int round = 0; round < 3; round++) {
+		memset(words, 1, window);
+		chill_around();
+		pid_t pid = clone(clone_main, stack + stack_len, flags, full, parents, NULL, childs);
+		CHECK("clone", pid > 0);
+		CHECK_EQ("the number for the parent", pid, *parents);
+		memset(words + 2 * PAGE, 1, window - 2 * PAGE);
+		make_cold(words, window);
+		CHECK_EQ("write", 1, write(hold_up[1], "x", 1));
+		CHILD_EXPECT("a child by clone", pid, 7);
+		CHECK_EQ("the number of a child that has ended", 0, *childs);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"killed_in_faults", killed_in_faults}, {"killed_in_calls", killed_in_calls},
 		{"killed_in_mappings", killed_in_mappings}, {"killed_at_exec", killed_at_exec},
 		{"killed_in_fork", killed_in_fork},	{"stopped", stopped},
-		{"beside", beside}, {"vfork_outlives", vfork_outlives}, {"vfork_maps_a_file", vfork_maps_a_file},
+		{"beside", beside}, {"vfork_outlives", vfork_outlives}, {"vfork_maps_a_file", vfork_maps_a_file}, {"clone_writes_numbers", clone_writes_numbers},
 	};
 	if (argc > 1 && strcmp(argv[1], "--leaf") == 0)
 		return 0;

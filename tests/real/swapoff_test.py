@@ -317,6 +317,20 @@ def priorities(context):
         finish(context, job)
 
 
+@test("swapon-apart", SUITES, per_delivery=True)
+def swapon_apart(context):
+    """A file joins while a process of the tree has descriptors of its own: its pages were written over the pool."""
+    for way in ("vfork", "unshare", "range"):
+        go = context.directory / way
+        with start(context, [program("apart"), way, 64, go], areas=("a:1G",)) as job:
+            tree = Tree(context, job)
+            ready(job)
+            tree.swapon("b", "1G,pri=9")
+            go.touch()
+            until("the program ends", lambda: job.process.poll() is not None or "ok" in job.out.read_text())
+            finish(context, job)
+
+
 @test("swapoff-orders", ("quick", "soak"))
 def swapoff_orders(context):
     """The kernel's ways, for comparison: windows are as fixed, or as their hits make them."""

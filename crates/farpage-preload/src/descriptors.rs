@@ -8,13 +8,19 @@ use farpage::mm::{mm, mode};
 use farpage::sys;
 use farpage::trap::descriptors::answer;
 
-use crate::real::call_real;
+use crate::real::{self, call_real};
 use crate::result;
 
 /// The answer to a call that names the tree's descriptors, which libc's own function must not make.
 pub fn answered(nr: i64, args: [u64; 3]) -> Option<c_int> {
-    let [a, b, c] = args;
+    let [a, b, mut c] = args;
     let is_on = mm().mode.load(Ordering::Relaxed) != mode::OFF;
+    if nr == libc::SYS_close_range {
+        match shared_with_ours(c as c_int, libc::CLOSE_RANGE_UNSHARE as c_int) {
+            Ok(flags) => c = flags as u64,
+            Err(refused) => return Some(refused),
+        }
+    }
     let answer = is_on.then(|| answer(mm(), nr, &[a, b, c, 0, 0, 0])).flatten();
     answer.map(|answer| result(answer) as c_int)
 }
@@ -51,6 +57,40 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
     }
     // SAFETY: the caller's call.
     result(unsafe { sys::raw(libc::SYS_close_range, [first, last, flags as u64, 0, 0, 0]) }) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    match shared_with_ours(flags, libc::CLONE_FILES) {
+        Ok(flags) => call_real!(unshare as fn(c_int) -> c_int, flags),
+        Err(refused) => refused,
+    }
+}
+
+/// The `flags` without `own_table`, which asks for descriptors apart from the other threads'. The engine's threads, and what it knows of
+/// files, would keep the old ones: pages would be written to whatever has a file's number in the new ones. A program with one thread
+/// has none apart from the engine's, and misses nothing. A child of vfork has its own.
+fn shared_with_ours(flags: c_int, own_table: c_int) -> Result<c_int, c_int> {
+    let mm = mm();
+    let is_ours = mm.entry_opt().is_some() && mm.mode.load(Ordering::Relaxed) != mode::OFF && mm.is_own();
+    if flags & own_table == 0 || !is_ours {
+        return Ok(flags);
+    }
+    if has_threads() {
+        sys::complain(&[
+            "farpage: a thread of a program inside a budget can't have descriptors of its own (unshare with CLONE_FILES): EINVAL",
+        ]);
+        return Err(result(-i64::from(libc::EINVAL)) as c_int);
+    }
+    Ok(flags & !own_table)
+}
+
+/// Whether the program has started a thread, as libc remembers it; those of the engine are not libc's. An older libc (before 2.32) does
+/// not say: none.
+fn has_threads() -> bool {
+    let single = real::look_up(c"__libc_single_threaded") as *const u8;
+    // SAFETY: a char of libc's that is 1 while there is one thread.
+    !single.is_null() && unsafe { single.read_volatile() } == 0
 }
 
 #[unsafe(no_mangle)]

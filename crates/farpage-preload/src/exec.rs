@@ -10,7 +10,7 @@ use farpage::births::{self, Birth};
 use farpage::mm::{fd, mm, mode};
 use farpage::pool::flag;
 use farpage::trap::{self, Pins};
-use farpage::{join, sys, vfork};
+use farpage::{join, robust, sys, vfork};
 use farpage_core::kill_point;
 
 use crate::process::{Strings, environ, pin_string, pin_strings};
@@ -159,6 +159,8 @@ impl Exec {
             _birth: own.then(births::begin).flatten(),
         };
         exec.mark(true);
+        // The old memory's locks are marked when nobody is left to bring one in. Should exec fail they stay in RAM.
+        robust::keep_list(mm());
         kill_point!("exec-marked");
         exec
     }

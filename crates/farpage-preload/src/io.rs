@@ -373,12 +373,16 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     if let Some(made) = made_if_hiding(libc::SYS_prctl, args) {
         return made as c_int;
     }
-    call_real!(
+    let done = call_real!(
         prctl as fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int,
         option,
         a,
         b,
         c,
         d
-    )
+    );
+    if !mm().is_active() {
+        crate::threads::keep_named(libc::SYS_prctl, args, i64::from(done));
+    }
+    done
 }

@@ -119,6 +119,65 @@ extern "C" fn run_clone(birth: *mut c_void) -> c_int {
     status
 }
 
+/// What the kernel is told of a new task.
+#[derive(Clone, Copy)]
+#[repr(C, align(16))]
+struct Task {
+    start: CloneStart,
+    argument: *mut c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    parent_tid: *mut c_int,
+    child_tid: *mut c_int,
+}
+
+impl Task {
+    fn has(&self, flag: c_int) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The same without managed pointers: a call that is trapped would have its child begin inside the handler. The child finds the task as
+    /// it was at the top of its stack and does its part by itself ([`run_lent`]); the parent's number goes to `word`.
+    fn told_without_pointers(&self, word: &mut c_int) -> Task {
+        if self.has(libc::CLONE_CHILD_CLEARTID) {
+            // Written as the child ends, when the kernel waits for no page.
+            crate::threads::keep(self.child_tid as u64, 4);
+        }
+        let top = ((self.stack as u64 - size_of::<Task>() as u64) & !15) as *mut Task;
+        // SAFETY: the stack that the caller gives its child.
+        unsafe { top.write(*self) };
+        Task {
+            start: run_lent,
+            argument: top as *mut c_void,
+            stack: top as *mut c_void,
+            flags: self.flags & !(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
+            parent_tid: word,
+            child_tid: core::ptr::null_mut(),
+        }
+    }
+}
+
+/// It may run with its maker's thread-local storage.
+extern "C" fn run_lent(task: *mut c_void) -> c_int {
+    // SAFETY: where it was written, on this task's own stack.
+    let task = unsafe { (task as *mut Task).read() };
+    // SAFETY: the pointers are the program's, named by its flags.
+    unsafe {
+        let tid = sys::gettid();
+        if task.has(libc::CLONE_PARENT_SETTID) && !task.has(libc::CLONE_NEWPID) {
+            task.parent_tid.write_volatile(tid);
+        }
+        if task.has(libc::CLONE_CHILD_SETTID) {
+            task.child_tid.write_volatile(tid);
+        }
+        if task.has(libc::CLONE_CHILD_CLEARTID) {
+            let word = task.child_tid as u64;
+            sys::raw(libc::SYS_set_tid_address, [word, 0, 0, 0, 0, 0]);
+        }
+    }
+    (task.start)(task.argument)
+}
+
 fn given<T>(pointer: *mut T, named: bool) -> *mut T {
     if named { pointer } else { core::ptr::null_mut() }
 }
@@ -163,6 +222,22 @@ pub unsafe extern "C" fn clone(
         child_tid,
         has(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
     );
+    let task = Task {
+        start,
+        argument,
+        stack,
+        flags,
+        parent_tid,
+        child_tid,
+    };
+    let is_out = |word: *mut c_int| is_managed(word as u64);
+    let is_put_off = !copies && !stack.is_null() && (is_out(parent_tid) || is_out(child_tid));
+    let mut word: c_int = 0;
+    let told = if is_put_off {
+        task.told_without_pointers(&mut word)
+    } else {
+        task
+    };
     let mut real = || {
         i64::from(call_real!(
             clone
@@ -175,16 +250,20 @@ pub unsafe extern "C" fn clone(
                     *mut c_void,
                     *mut c_int,
                 ) -> c_int,
-            start,
-            stack,
-            flags,
-            argument,
-            parent_tid,
+            told.start,
+            told.stack,
+            told.flags,
+            told.argument,
+            told.parent_tid,
             tls,
-            child_tid
+            told.child_tid
         ))
     };
     let done = if copies { window::within(&mut real) } else { real() };
+    if is_put_off && done >= 0 && !parent_tid.is_null() {
+        // SAFETY: the program's word, which its flags name.
+        unsafe { parent_tid.write_volatile(word) };
+    }
     pins.release(mm());
     done as c_int
 }

@@ -11,7 +11,7 @@ use farpage::robust;
 use farpage::sigmask;
 use farpage::signals::{self, Action};
 use farpage::sys::OURS;
-use farpage::{syscalls, trap};
+use farpage::trap;
 
 use crate::descriptors::answered;
 use crate::real::call_real;
@@ -349,6 +349,10 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         // SAFETY: takes numbers.
         return i64::from(unsafe { crate::memory::mlockall(a as c_int) });
     }
+    if nr == libc::SYS_unshare {
+        // SAFETY: takes flags.
+        return i64::from(unsafe { crate::descriptors::unshare(a as c_int) });
+    }
     if !mm.is_active() {
         return result(dormant_syscall(nr, args));
     }
@@ -377,9 +381,7 @@ fn dormant_syscall(nr: i64, args: [u64; 6]) -> i64 {
     }
     crate::confine::prepare(nr, args);
     let done = trap::issue(nr, args);
-    if nr == libc::SYS_rseq && done == 0 && syscalls::keeps(nr as usize, &args) {
-        crate::threads::keep(a, b);
-    }
+    crate::threads::keep_named(nr, args, done);
     done
 }
 

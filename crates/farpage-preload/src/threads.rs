@@ -10,7 +10,7 @@ use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
 use farpage::robust;
 use farpage::sigmask::{self, Belief};
-use farpage::{sys, trap};
+use farpage::{sys, syscalls, trap};
 
 use crate::placed::{self, Stack};
 use crate::real::call_real;
@@ -251,6 +251,20 @@ pub fn keep(address: u64, len: u64) {
         births::wait_for_activation(mm());
     }
     trap::keep_resident(address, len);
+}
+
+/// After a call made while dormant: what the kernel goes on to use has to be there when the memory is managed.
+pub fn keep_named(nr: i64, args: [u64; 6], done: i64) {
+    if done < 0 || !syscalls::keeps(nr as usize, &args) {
+        return;
+    }
+    match nr {
+        libc::SYS_rseq => keep(args[0], args[1]),
+        libc::SYS_set_tid_address => keep(args[0], 4),
+        // The selector of PR_SET_SYSCALL_USER_DISPATCH.
+        libc::SYS_prctl => keep(args[4], 1),
+        _ => {}
+    }
 }
 
 fn note(address: u64, len: u64) {

@@ -26,6 +26,7 @@ use crate::in_flight;
 use crate::maps::each_mapping;
 use crate::mem::{discard, each_touched};
 use crate::mm::{Mm, PAGE, address};
+use crate::pool::flag;
 use crate::sys::{self, Errno};
 
 /// Bytes whose content is dropped while holding the gate alone once.
@@ -171,7 +172,10 @@ fn end_of_dropped(lo: u64, hi: u64) -> u64 {
 /// Pinned pages that were dropped are there again, and ours. What the kernel has written to them meanwhile is there, too. A slot that
 /// one keeps is told by its digest to hold something else.
 fn refill(mm: &Mm, lo: u64, hi: u64) {
-    in_flight::make_present(lo, hi);
+    // Where there was no room to split the mapping it is registered still: by thread that would wait for one that waits for us.
+    if !mm.header().has(flag::THREAD_DELIVERY) {
+        in_flight::make_present(lo, hi);
+    }
     register(mm, lo, hi);
     for page in lo..hi {
         let state = mm.load(page);

@@ -280,7 +280,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     activate::register_all(mm)?;
     kill_point!("fork-registered");
     cow::after_clone(mm);
-    tier_files::inherit(mm);
+    tier_files::inherit(mm, errand::LENT.load(Ordering::Relaxed) != 0)?;
     mm.be_own(number);
     child.pid.store(number, Ordering::Relaxed);
     child.state.store(entry_state::LIVE, Ordering::Release);

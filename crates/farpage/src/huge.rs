@@ -138,7 +138,7 @@ fn first_touch(mm: &Mm, page: u64) -> Filled {
 /// Pages of zeros that are in the chunk now; none if it was none.
 fn give_fresh(mm: &Mm, chunk: u64) -> Option<u64> {
     let maps = |range: &farpage_core::range_map::RangeMap| range.covers(chunk, chunk + CHUNK_PAGES);
-    if !mm.maps.lock().as_ref().is_some_and(maps) {
+    if !mm.maps.lock().as_ref().is_some_and(maps) || holds_foreign(mm, chunk) {
         return None;
     }
     let room = Room::take(mm)?;
@@ -161,6 +161,17 @@ fn give_fresh(mm: &Mm, chunk: u64) -> Option<u64> {
     unlock_same(mm, chunk, chunk + CHUNK_PAGES);
     drop((nursery, room));
     (arrived > 0).then_some(arrived)
+}
+
+/// Whether the program may have mapped something there that is not managed: its pages, which no word tells of, would be dropped. The
+/// kernel, which is asked to lift what is not there, refuses what is not registered.
+fn holds_foreign(mm: &Mm, chunk: u64) -> bool {
+    let refused = || {
+        mm.uffd()
+            .write_protect(address(chunk), CHUNK_PAGES * PAGE_SIZE as u64, false)
+            .is_err()
+    };
+    mm.foreign.load(Ordering::Relaxed) != 0 && refused()
 }
 
 /// A touch of a page that waits in a place: all of it comes back.

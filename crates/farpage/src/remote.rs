@@ -14,6 +14,7 @@
 
 use core::sync::atomic::Ordering;
 
+use crate::engine_stack;
 use crate::fault::{self, Outcome};
 use crate::mem;
 use crate::mm::{Mm, PAGE, mm, page_of};
@@ -404,7 +405,8 @@ fn advise(args: [u64; 6]) -> Option<i64> {
         let result = if i64::try_from(len).is_err() {
             EINVAL
         } else {
-            mem::madvise(base, len, advice as i32)
+            // The stack may be a coroutine's, and away.
+            engine_stack::blocked(|| mem::madvise(base, len, advice as i32))
         };
         if result < 0 {
             return Some(if done > 0 { done } else { result });

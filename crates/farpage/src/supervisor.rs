@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -354,10 +355,13 @@ fn start(
             .enumerate()
             .map(|(i, area)| (area.file.as_raw_fd(), base + fd::AREAS + i as i32)),
     );
-    // The other numbers hold the pool meanwhile, so that no file of the program ever gets one of them.
+    // The other numbers hold the pool meanwhile, so that no file of the program ever gets one of them: for reading, since a process that
+    // took one for a swap file by mistake would write pages over it.
     let used = |number: i32| wanted.iter().any(|&(_, to)| to == number);
     let spare: Vec<_> = (base..base + fd::COUNT).filter(|&number| !used(number)).collect();
-    wanted.extend(spare.into_iter().map(|number| (pool_fd, number)));
+    let unwritable = File::open(format!("/proc/self/fd/{pool_fd}")).ok();
+    let held = unwritable.as_ref().map_or(pool_fd, AsRawFd::as_raw_fd);
+    wanted.extend(spare.into_iter().map(|number| (held, number)));
     let mut preload = OsString::from(format!("/proc/self/fd/{}", base + fd::LIBRARY));
     if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
         preload.push(":");

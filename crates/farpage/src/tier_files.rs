@@ -213,10 +213,19 @@ pub fn is_behind(mm: &Mm) -> bool {
     HAVE.load(Ordering::Relaxed) != mm.header().area_epoch.load(Ordering::Relaxed)
 }
 
-/// In a forked child: it has what its parent had, and says so.
-pub fn inherit(mm: &Mm) {
+/// In a forked child: it has what its parent had, and says so. A child of one that borrows its memory (`lent`) has that one's descriptors,
+/// and the memory which says what they are is of another's: it looks at each.
+pub fn inherit(mm: &Mm, lent: bool) -> Result<(), Errno> {
+    if lent {
+        HAVE.store(
+            mm.header().area_epoch.load(Ordering::SeqCst).wrapping_sub(1),
+            Ordering::Relaxed,
+        );
+        return follow(mm);
+    }
     let have = HAVE.load(Ordering::Relaxed);
     mm.entry().area_epoch.store(have, Ordering::Release);
+    Ok(())
 }
 
 /// Puts the file of area `index`, or the pool where there is none, to its number if it is not there.
@@ -231,6 +240,13 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
             return Ok(());
         }
         discard::ask_again(index);
+        let own = sys::Num::new(pool as u64, 10);
+        let path = sys::path(&["/proc/self/fd/", own.text()]);
+        let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
+        // For reading, if that can be had: nothing is written over the pool by mistake.
+        if let Ok(opened) = sys::open_at(libc::AT_FDCWD, path, libc::O_RDONLY) {
+            return sys::move_fd(opened, number, false);
+        }
         // SAFETY: the number is ours; no page of the tree lies in the file that it held.
         return unsafe { sys::call(libc::SYS_dup2, [pool as u64, number as u64, 0, 0, 0, 0]) }.map(drop);
     }

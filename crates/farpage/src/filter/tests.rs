@@ -95,8 +95,9 @@ fn model(cfg: &FilterConfig, call: &Call) -> u32 {
     let description = syscalls::describe(nr);
     let mask = match (cfg.trap_pointers, description) {
         (true, _) => syscalls::pointer_mask(nr),
-        // A fault on what the kernel uses on its way out of the engine's own calls would wait for the engine.
-        (false, _) if call.nr as i64 == libc::SYS_rseq => 1 << 0,
+        // A fault on what the kernel uses on its way out of the engine's own calls would wait for the engine, and none is waited for as a
+        // thread ends.
+        (false, _) if [libc::SYS_rseq, libc::SYS_set_tid_address].contains(&i64::from(call.nr)) => 1 << 0,
         (false, _) if call.nr as i64 == libc::SYS_prctl => 1 << 2 | 1 << 4,
         (false, Some(call)) => call.memory,
         (false, None) => 0,

@@ -258,12 +258,12 @@ pub fn hides_pointers(nr: i64, args: &[u64; 6]) -> bool {
     }
 }
 
-/// The arguments of call `nr`, one bit each, that name memory the kernel uses whenever the thread enters or leaves it, in the engine too:
-/// nobody could bring it in while the engine holds a lock.
+/// The arguments of call `nr`, one bit each, that name memory the kernel uses when nobody can bring it in: whenever the thread enters or
+/// leaves it, from the engine, too, which may hold a lock, or as the thread ends.
 #[must_use]
 pub fn used_always(nr: usize) -> u8 {
     match nr as libc::c_long {
-        libc::SYS_rseq => 1 << 0,
+        libc::SYS_rseq | libc::SYS_set_tid_address => 1 << 0,
         // PR_SET_SYSCALL_USER_DISPATCH: the selector.
         libc::SYS_prctl => 1 << 4,
         _ => 0,
