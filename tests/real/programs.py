@@ -53,7 +53,7 @@ def python_cases(scale):
 
 def text_cases(scale):
     lines = INPUTS / f"lines-{120 * scale}.txt"
-    short = INPUTS / "lines-3.txt"
+    short = INPUTS / "lines-2.txt"
     generate = ["python3", WORK / "gen_lines.py"]
     stages = [
         f"tr a-y b-z <{lines}",
@@ -64,12 +64,12 @@ def text_cases(scale):
     plain = {"LC_ALL": "C"}
     sort = ["sort", "--parallel=2", "-S", f"{600 * scale}M", lines, "-o", "sorted.txt"]
     # Its match finder touches a page at random for every byte: one size, since time grows with its square.
-    xz = ["xz", "-9", "-T2", "--block-size=1536KiB", "-c", short]
-    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 3]
+    xz = ["xz", "-9", "-T2", "--block-size=1MiB", "-c", short]
+    make_lines, make_short = [*generate, lines, 120 * scale], [*generate, short, 2]
     pipeline = ["sh", "-c", " | ".join(stages)]
     return [
         Case("gnu-sort", 80 * scale, sort, ("sort",), make_lines, lines, ("sorted.txt",), plain, as_user=True),
-        Case("xz-9", 10, xz, ("xz",), make_short, short, timeout_s=1800, quick=False),
+        Case("xz-9", 8, xz, ("xz",), make_short, short, timeout_s=1800, quick=False),
         Case("pipeline", 80 * scale, pipeline, ("tr", "awk", "sort", "uniq"), make_lines, lines, env=plain, as_user=True),
     ]
 

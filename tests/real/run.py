@@ -99,7 +99,7 @@ def programs(suite, deliveries):
     """(name, function that runs it) of every run of a real program in a suite."""
     as_user = suite == "user"
     plan = []
-    for case in real_programs(4 if suite == "soak" else 1):
+    for case in real_programs(3 if suite == "soak" else 1):
         if (as_user and not case.as_user) or (suite == "quick" and not case.quick):
             continue
         for delivery in wanted(case.name, suite, deliveries):

@@ -77,7 +77,7 @@ def stress(shape, seconds, words=()):
         try:
             # Each process forks and starts others, with as many threads: page tables of 300 KiB, stacks of 16 KiB.
             kernel_mib = procs * 2 + procs * threads // 16
-            got = run_without_leak(context, budget, argv, extra, timeout_s=seconds * 3 + 60, kernel_mib=kernel_mib)
+            got = run_without_leak(context, budget, argv, extra, timeout_s=seconds * 3 + 120, kernel_mib=kernel_mib)
             check(got.code == 0, failures(got))
             check("ok stress" in got.out, f"ended without 'ok stress': {got.out[-200:]}")
         except AssertionError as error:
