@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <spawn.h>
@@ -200,6 +201,15 @@ static long raw_io_uring_setup(void)
 	return result;
 }
 
+/* The byte that says whether calls are the program's to answer, which the kernel reads at each. Named before the process is managed it left
+ * RAM, and a call of farpage's own waited for it. */
+static void select_calls(char *selector, bool on)
+{
+	memset(selector, 0, ADVISED);
+	if (prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, on, 0, 0, on ? selector : NULL) != 0)
+		skip("selector", "prctl: %s", strerror(errno));
+}
+
 static struct waiter waiters[] = {
 	{.name = "read", .wait = wait_read},         {.name = "read, touched", .wait = wait_read, .touched = true},
 	{.name = "readv", .wait = wait_readv},       {.name = "recvmsg", .wait = wait_recvmsg},
@@ -224,6 +234,8 @@ int main(int argc, char **argv)
 	char *locked = map_anon(ADVISED);
 	fill(locked, ADVISED, 8);
 	CHECK_OK("mlock", mlock(locked, ADVISED));
+	char *selector = map_anon(ADVISED);
+	select_calls(selector, true);
 	CHECK_OK("WIPEONFORK", madvise(advised + ADVISED, ADVISED, MADV_WIPEONFORK));
 	CHECK_OK("DONTFORK", madvise(advised + 2 * ADVISED, ADVISED, MADV_DONTFORK));
 	CHECK_OK("DOFORK", madvise(advised + 2 * ADVISED, ADVISED, MADV_DOFORK));
@@ -254,6 +266,9 @@ int main(int argc, char **argv)
 	CHECK_OK("mincore", mincore(locked, ADVISED, there));
 	for (size_t i = 0; i < NELEM(there) && argc < 3; i++)
 		CHECK_EQ("what was locked is in RAM", 1, there[i] & 1);
+	CHECK_OK("mincore", mincore(selector, PAGE, there));
+	CHECK_EQ("what the kernel reads is in RAM", 1, there[0] & 1);
+	select_calls(selector, false);
 	CHECK_OK("munlock", munlock(locked, ADVISED));
 	CHECK_FILL("what was locked", locked, ADVISED, 8);
 	if (failures() == 0)

@@ -138,7 +138,7 @@ impl Task {
 
     /// The same without managed pointers: a call that is trapped would have its child begin inside the handler. The child finds the task as
     /// it was at the top of its stack and does its part by itself ([`run_lent`]); the parent's number goes to `word`.
-    fn told_without_pointers(&self, word: &mut c_int) -> Task {
+    fn told_without_pointers(&self, word: *mut c_int) -> Task {
         if self.has(libc::CLONE_CHILD_CLEARTID) {
             // Written as the child ends, when the kernel waits for no page.
             crate::threads::keep(self.child_tid as u64, 4);
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn clone(
     let is_put_off = !copies && !stack.is_null() && (is_out(parent_tid) || is_out(child_tid));
     let mut word: c_int = 0;
     let told = if is_put_off {
-        task.told_without_pointers(&mut word)
+        task.told_without_pointers(&raw mut word)
     } else {
         task
     };
@@ -261,8 +261,8 @@ pub unsafe extern "C" fn clone(
     };
     let done = if copies { window::within(&mut real) } else { real() };
     if is_put_off && done >= 0 && !parent_tid.is_null() {
-        // SAFETY: the program's word, which its flags name.
-        unsafe { parent_tid.write_volatile(word) };
+        // SAFETY: the program's word, which its flags name; ours was the kernel's.
+        unsafe { parent_tid.write_volatile((&raw const word).read_volatile()) };
     }
     pins.release(mm());
     done as c_int
