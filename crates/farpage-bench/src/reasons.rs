@@ -66,7 +66,8 @@ const REASONS: &[Reason] = &[
         &["t2.per_s", "t2.p50", "t2.p90_"],
         "both CPUs are busy half of the time, so that of two threads one sleeps until its read is there, and reads wait behind the writes \
          of what leaves",
-        "writes in smaller pieces while faults wait for reads",
+        "not known: writes of 128 KiB for 1 MiB while faults read, tried, let two threads wait less (p99 0.81) and do less (0.93), and one \
+         thread wait longer (p99 1.8, 0.90 of the touches)",
     ),
     reason(
         ["stride", "file"],
@@ -112,7 +113,7 @@ const REASONS: &[Reason] = &[
         &[],
         "the command itself takes 5 ms (22 to 69 once); the rest is 50 MiB read by two threads in batches of a 256th of the budget, 72 pages \
          here, so that the disk is not kept busy (809 MB in a larger budget, before that: 9.1 times)",
-        "larger batches in small budgets, or more of them in flight",
+        "more batches in flight; batches four times as large, tried, made no difference",
     ),
     reason(
         ["swapoff", "compressed"],
