@@ -15,8 +15,6 @@
 /* What farpage manages; just below it lies a page of its code, once a process is active at the latest (docs/architecture.md). */
 #define MANAGED ((uintptr_t)0x2a0000000000)
 #define MANAGED_LEN ((uintptr_t)1 << 40)
-/* What leaves on advice: whole aligned pieces of this size. */
-#define WINDOW (64 * PAGE)
 
 size_t size_mb = 16;
 const char *self_path;
@@ -227,6 +225,11 @@ void *map_anon(size_t len)
 		_exit(1);
 	}
 	return opaque(p);
+}
+
+void *map_window(void)
+{
+	return (void *)(((uintptr_t)map_anon(2 * WINDOW) + WINDOW - 1) / WINDOW * WINDOW);
 }
 
 void *must_malloc(size_t len)

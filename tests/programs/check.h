@@ -75,6 +75,10 @@ size_t first_bad(const void *p, size_t len, uint64_t tag);
 
 /* Anonymous private read-write mapping; ends the program if refused. */
 void *map_anon(size_t len);
+/* What leaves at once on advice: whole aligned pieces of this size. */
+#define WINDOW (64 * PAGE)
+/* One of them, of fresh memory. */
+void *map_window(void);
 void *must_malloc(size_t len);
 /* Pages of an arena which is mapped once per process: meant to go cold. Never freed. */
 void *cold_alloc(size_t len);

@@ -321,14 +321,6 @@ static void own_settings(void)
 	TWICE(set_tid_address, {OUT(4)}, .whole = true, .keeps = true);
 }
 
-/* What leaves at once on advice. */
-#define WINDOW (64 * PAGE)
-
-static char *new_window(void)
-{
-	return (char *)(((uintptr_t)map_anon(2 * WINDOW) + WINDOW - 1) / WINDOW * WINDOW);
-}
-
 /* Faulted in by the kernel on its way into or out of a call of farpage's own, it would wait for what farpage holds there. */
 static bool first_page_stays(char *window)
 {
@@ -341,7 +333,7 @@ static bool first_page_stays(char *window)
 static void kept(void)
 {
 	/* The kernel writes there whenever the thread was interrupted. */
-	char *window = new_window();
+	char *window = map_window();
 	volatile uint32_t *area = (uint32_t *)window;
 	char *fs;
 	extern const ptrdiff_t __rseq_offset __attribute__((weak));
@@ -373,7 +365,7 @@ static void kept(void)
 static void selector(void)
 {
 	enum { ON = 1, OFF = 0, SET = 59 };
-	char *window = new_window();
+	char *window = map_window();
 	for (int way = 0; way < 2; way++) {
 		memset(window, 0, WINDOW);
 		chill_around();

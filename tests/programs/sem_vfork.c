@@ -443,19 +443,19 @@ static int clone_main(void *argument)
  * by thread its end was not told. */
 static void clone_writes_numbers(void)
 {
-	const size_t window = 64 * PAGE, stack_len = 64 * PAGE;
+	const size_t stack_len = 64 * PAGE;
 	const int flags = CLONE_VM | CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
-	char *stack = map_anon(stack_len), *words = (char *)(((uintptr_t)map_anon(2 * window) + window - 1) / window * window);
+	char *stack = map_anon(stack_len), *words = map_window();
 	volatile int *parents = (int *)words, *childs = (int *)(words + PAGE);
 	CHECK_OK("pipe", pipe(hold_up));
 	for (int round = 0; round < 3; round++) {
-		memset(words, 1, window);
+		memset(words, 1, WINDOW);
 		chill_around();
 		pid_t pid = clone(clone_main, stack + stack_len, flags, full, parents, NULL, childs);
 		CHECK("clone", pid > 0);
 		CHECK_EQ("the number for the parent", pid, *parents);
-		memset(words + 2 * PAGE, 1, window - 2 * PAGE);
-		make_cold(words, window);
+		memset(words + 2 * PAGE, 1, WINDOW - 2 * PAGE);
+		make_cold(words, WINDOW);
 		CHECK_EQ("write", 1, write(hold_up[1], "x", 1));
 		CHILD_EXPECT("a child by clone", pid, 7);
 		CHECK_EQ("the number of a child that has ended", 0, *childs);

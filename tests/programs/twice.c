@@ -6,8 +6,6 @@
 #define MAPPED (3 * PAGE)
 #define ROOM (4 * PAGE)
 #define MIDDLE ((size_t)1040)
-/* What leaves at once on advice: aligned pieces of this size. */
-#define WINDOW (64 * PAGE)
 
 enum side { PLAIN, COLD };
 enum layout { INSIDE, ACROSS, EDGE, CUT, HOLE, SEALED, NONE };

@@ -217,10 +217,7 @@ pub fn is_behind(mm: &Mm) -> bool {
 /// and the memory which says what they are is of another's: it looks at each.
 pub fn inherit(mm: &Mm, lent: bool) -> Result<(), Errno> {
     if lent {
-        HAVE.store(
-            mm.header().area_epoch.load(Ordering::SeqCst).wrapping_sub(1),
-            Ordering::Relaxed,
-        );
+        // Its own entry says of no epoch that it has the files.
         return follow(mm);
     }
     let have = HAVE.load(Ordering::Relaxed);
@@ -240,15 +237,7 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
             return Ok(());
         }
         discard::ask_again(index);
-        let own = sys::Num::new(pool as u64, 10);
-        let path = sys::path(&["/proc/self/fd/", own.text()]);
-        let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
-        // For reading, if that can be had: nothing is written over the pool by mistake.
-        if let Ok(opened) = sys::open_at(libc::AT_FDCWD, path, libc::O_RDONLY) {
-            return sys::move_fd(opened, number, false);
-        }
-        // SAFETY: the number is ours; no page of the tree lies in the file that it held.
-        return unsafe { sys::call(libc::SYS_dup2, [pool as u64, number as u64, 0, 0, 0, 0]) }.map(drop);
+        return hold_pool(pool, number);
     }
     let wanted = (area.dev.load(Ordering::Relaxed), ino);
     if have == Some(wanted) {
@@ -262,6 +251,18 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
     }
     discard::ask_again(index);
     sys::move_fd(opened, number, false)
+}
+
+/// Puts the pool to an area's number: for reading, if that can be had, so that nothing is written over it by mistake.
+fn hold_pool(pool: i32, number: i32) -> Result<(), Errno> {
+    let own = sys::Num::new(pool as u64, 10);
+    let path = sys::path(&["/proc/self/fd/", own.text()]);
+    let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
+    if let Ok(opened) = sys::open(path, libc::O_RDONLY) {
+        return sys::move_fd(opened, number, false);
+    }
+    // SAFETY: the number is ours; no page of the tree lies in the file that it held.
+    unsafe { sys::call(libc::SYS_dup2, [pool as u64, number as u64, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// A descriptor of the area's file: by the supervisor's in /proc, or where that can't be had (no /proc here, another user) by
