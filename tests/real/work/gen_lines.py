@@ -3,9 +3,9 @@
 import random
 import sys
 
-path, mib = sys.argv[1], int(sys.argv[2])
+path, mib = sys.argv[1], float(sys.argv[2])
 rng = random.Random(5)
-lines = mib * 25000
+lines = int(mib * 25000)
 words = ["alpha", "beta", "gamma", "delta", "page", "frame", "slot", "area", "swap", "fault"]
 with open(path, "w") as out:
     for start in range(0, lines, 10000):
