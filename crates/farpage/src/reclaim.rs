@@ -21,7 +21,7 @@ use crate::cow;
 use crate::huge_out::{self, Turn};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
 use crate::pool::flag;
-use crate::reclaim_calls::{copy_out, populate_write};
+use crate::reclaim_calls::{copy_out, populate_write, split_folios};
 pub use crate::reclaim_calls::{note_keys, presence};
 use crate::store::WRITE_MAX;
 use crate::sys::{self, Errno};
@@ -355,7 +355,7 @@ fn move_stretches(mm: &Mm, run: &Run) -> u64 {
     } = run;
     let mut moved = 0u64;
     let end = at + len;
-    let mut owned = false;
+    let (mut owned, mut split) = (false, false);
     while at < end {
         let (src, dst) = (address(base + at), mm.frames.address(block * BLOCK + at));
         let result = mm.move_pages(dst, src, (end - at) * PAGE);
@@ -371,6 +371,12 @@ fn move_stretches(mm: &Mm, run: &Run) -> u64 {
                 // Shared by fork: writing breaks the sharing, then the copy is ours to move.
                 own_pages(base, at, end, victims);
                 owned = true;
+                continue;
+            }
+            Some(Errno(libc::EBUSY)) if !split => {
+                // Ours already, in a huge page whose first page is another's, or gone: it is the first that MOVE asks.
+                split_folios(address(base + at), (end - at) * PAGE);
+                split = true;
                 continue;
             }
             _ => {}

@@ -73,6 +73,12 @@ pub fn populate_write(addr: u64, len: u64) {
     let _ = unsafe { sys::madvise(addr, len, libc::MADV_POPULATE_WRITE) };
 }
 
+/// Takes apart what large folios lie in the range in part and are this process's alone.
+pub fn split_folios(addr: u64, len: u64) {
+    // SAFETY: the content is unchanged, and so is what is mapped. That the kernel splits them is a side effect (Linux 5.4 to 6.18 do).
+    let _ = unsafe { sys::madvise(addr, len, libc::MADV_COLD) };
+}
+
 pub fn drop_frames(mm: &Mm, addr: u64, len: u64) {
     mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: no word names these frames any more.
