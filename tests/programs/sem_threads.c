@@ -574,6 +574,23 @@ static void ends(void)
 	}
 }
 
+/* One page in each of 2000 windows leaves when it is asked to. (Windows take a block of the swap cache each, whose share is counted in pages:
+ * once all blocks were taken nothing left any more, and no advice helped.) */
+static void sparse_windows(void)
+{
+	size_t len = 40 * MIB, windows = 2000;
+	char *rest = map_anon(len), *sparse = map_anon(windows * WINDOW);
+	fill(rest, len, 1);
+	for (size_t i = 0; i < windows; i++)
+		fill(sparse + i * WINDOW, PAGE, i);
+	make_cold(sparse, windows * WINDOW);
+	for (size_t i = 0; i < windows; i++)
+		CHECK_FILL("page", sparse + i * WINDOW, PAGE, i);
+	CHECK_FILL("beside them", rest, len, 1);
+	munmap(sparse, windows * WINDOW);
+	munmap(rest, len);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -582,7 +599,7 @@ int main(int argc, char **argv)
 		{"stacks_ends", stacks_ends}, {"cancel", cancel},
 		{"locals", locals},	    {"locking", locking},
 		{"coroutines", coroutines}, {"long_jumps", long_jumps}, {"detached", detached},
-		{"ends", ends},
+		{"ends", ends},		    {"sparse_windows", sparse_windows},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

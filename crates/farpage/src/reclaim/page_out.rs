@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{BLOCK, evict_from, store_surplus};
+use super::{BLOCK, evict_from, store_oldest, store_surplus};
 use crate::huge_out::{self, Turn};
 use crate::mm::{CHUNK_PAGES, Mm, RESIDENT_MASK};
 
@@ -32,10 +32,18 @@ pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
             store_surplus(mm);
             continue;
         }
-        let Some(block) = mm.frames.take_free() else { break };
+        let Some(block) = free_block(mm) else { break };
         if evict_from(mm, window * BLOCK, block) == 0 {
             mm.frames.give_free(block);
         }
         store_surplus(mm);
     }
+}
+
+/// Windows with few pages fill all blocks long before the swap cache has too much: then the oldest are stored.
+fn free_block(mm: &Mm) -> Option<u64> {
+    mm.frames.take_free().or_else(|| {
+        store_oldest(mm, BLOCK);
+        mm.frames.take_free()
+    })
 }
