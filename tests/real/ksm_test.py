@@ -19,8 +19,8 @@ HURRIED = (
     (KSM / "run", "1"),
 )
 # What was merged, and is shared by a forked child, is copied for parent and child when it is taken apart, all at once, and nobody is
-# asked. 25 and 60 MiB too much were seen on busy machines; with the child stopped meanwhile the tree's memory goes from 80 MiB to 147.
-TAKEN_APART_MIB = 70
+# asked. 25 MiB too much were seen on a busy machine; with the child stopped meanwhile the tree's memory goes from 80 MiB to 147.
+TAKEN_APART_MIB = 40
 
 
 @contextlib.contextmanager
