@@ -214,7 +214,7 @@ static void nothing(void *arg)
  * whether another process has them too (seen in Linux 6.18), and five windows of one stayed in RAM for good. */
 static void beheaded(void)
 {
-	size_t head = 64 * PAGE;
+	size_t head = WINDOW;
 	char *p = walked(LEN, 7);
 	for (size_t at = 0; at < LEN; at += HUGE)
 		fill(p + at + head, HUGE - head, 8);

@@ -1,6 +1,6 @@
 """The real programs: how each is started, what it writes, how large it is, and the budget it gets.
 
-`scale` 1 is for `make test` (each needs 3 to 5 times its budget, sized to seconds), 4 for the soak: sizes and budgets
+`scale` 1 is for `make test` (each needs 3 to 5 times its budget, sized to seconds), 3 for the soak: sizes and budgets
 grow with it.
 """
 
