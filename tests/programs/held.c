@@ -80,6 +80,40 @@ static void *walk(void *arg)
 	return NULL;
 }
 
+static void check_moved(const char *at, size_t from, size_t to)
+{
+	for (size_t page = from; page < to; page++) {
+		int buffer = 0;
+		while (buffer < BUFFERS && page != page_of(buffer))
+			buffer++;
+		if (buffer < BUFFERS)
+			CHECK_FILL("a held page, moved", at + (page - from) * PAGE, PAGE, (ROUNDS - 1) * BUFFERS + buffer);
+		else
+			CHECK_EQ("a page beside, moved", page, *(uint64_t *)(at + (page - from) * PAGE));
+	}
+}
+
+/* Held pages go with their mappings. */
+static void move_region(void)
+{
+	enum { AROUND = 15, SOME = 2 * AROUND + 1 };
+	size_t head = (pages / 2 + AROUND) * PAGE, first = page_of(BUFFERS - 1) - AROUND;
+	/* Shared memory is not managed, nor is what comes to its place. */
+	char *away = mmap(NULL, SOME * PAGE, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	char *moved = mremap(region + first * PAGE, SOME * PAGE, SOME * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, away);
+	if (CHECK_EQ("moved away", (uintptr_t)away, (uintptr_t)moved))
+		check_moved(moved, first, first + SOME);
+	char *grown = mremap(region, head, head + MIB, MREMAP_MAYMOVE);
+	if (!CHECK("moved to grow", grown != MAP_FAILED && grown != region))
+		return;
+	check_moved(grown, 0, head / PAGE);
+	CHECK_ZERO("what it grew by", grown + head, MIB);
+	char *left = mremap(grown, head, head, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+	if (CHECK("moved and left mapped", left != MAP_FAILED))
+		check_moved(left, 0, head / PAGE);
+	CHECK_ZERO("what was left", grown, head);
+}
+
 int main(int argc, char **argv)
 {
 	check_init(argv);
@@ -111,6 +145,7 @@ int main(int argc, char **argv)
 		for (int buffer = 0; buffer < BUFFERS; buffer++)
 			CHECK_FILL("what was read, later", buffer_at(buffer), PAGE, round * BUFFERS + buffer);
 	}
+	move_region();
 	if (failures() == 0)
 		say("ok held\n");
 	return failures() != 0;

@@ -367,6 +367,62 @@ static void foreign(void)
 	close(file);
 }
 
+/* A window that is a mapping of its own, of which some pages are out, below others. Once it was in the swap cache nothing was left of what
+ * makes the kernel merge mappings: what mprotect had taken apart stayed so, and mremap, which takes one mapping, said EFAULT. */
+static char *apart(void)
+{
+	const size_t window = 64 * PAGE;
+	char *room = free_room(6 * window), *p = room + 3 * window - (uintptr_t)room % window;
+	for (int place = 0; place < 3; place++) {
+		/* The last of them comes between the others, to which the kernel can add it as to one only. */
+		static const int order[] = {0, -2, -1};
+		char *at = p + order[place] * (ptrdiff_t)window;
+		CHECK("mapped", mmap(at, window, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0) == at);
+		fill(at, window, 70);
+	}
+	CHECK_OK("no readahead", madvise(p - 2 * window, 3 * window, MADV_RANDOM));
+	make_cold(p, window);
+	for (size_t page = 0; page < 64; page += page == 62 ? 1 : 2)
+		*(volatile char *)(p + page * PAGE) = p[page * PAGE];
+	make_cold(p, window);
+	CHECK_OK("read-only middle", mprotect(p + 16 * PAGE, 32 * PAGE, PROT_READ));
+	*(volatile char *)(p + 60 * PAGE) = p[60 * PAGE];
+	*(volatile char *)(p + 2 * PAGE) = p[2 * PAGE];
+	CHECK_OK("writable middle", mprotect(p + 16 * PAGE, 32 * PAGE, RW));
+	return p;
+}
+
+static void taken_apart(void)
+{
+	const size_t window = 64 * PAGE;
+	char *p = apart(), *room = free_room(window);
+	CHECK_EQ("to a fixed place", (uintptr_t)room, (uintptr_t)mremap(p, window, window, MREMAP_MAYMOVE | MREMAP_FIXED, room));
+	CHECK_FILL("at a fixed place", room, window, 70);
+	CHECK_FAULT("old place", p + window - 1, ACCESS_READ, SEGV_UNMAPPED);
+	munmap(room, window);
+	p = apart();
+	room = mmap(NULL, window, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK_EQ("away", (uintptr_t)room, (uintptr_t)mremap(p, window, window, MREMAP_MAYMOVE | MREMAP_FIXED, room));
+	CHECK_FILL("where nothing is managed", room, window, 70);
+	munmap(room, window);
+	p = apart();
+	CHECK_ERR("too large", ENOMEM, mremap(p, window, (size_t)1 << 46, MREMAP_MAYMOVE));
+	char *q = mremap(p, window, 4 * LEN, MREMAP_MAYMOVE);
+	if (CHECK("grown", q != MAP_FAILED)) {
+		CHECK_FILL("content of what has grown", q, window, 70);
+		CHECK_ZERO("what it grew by", q + window, 4 * LEN - window);
+		munmap(q, 4 * LEN);
+	}
+	p = apart();
+	q = mremap(p, window, window, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+	if (CHECK("left mapped", q != MAP_FAILED)) {
+		CHECK_FILL("content of what left", q, window, 70);
+		CHECK_ZERO("what it left", p, window);
+		munmap(q, window);
+	}
+	munmap(p, window);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -374,6 +430,7 @@ int main(int argc, char **argv)
 		{"dont_unmap", dont_unmap}, {"errors", errors}, {"arrays", arrays},
 		{"touched_and_moved_away", touched_and_moved_away}, {"foreign", foreign},
 		{"onto_what_others_read", onto_what_others_read},     {"away_and_large", away_and_large},
+		{"taken_apart", taken_apart},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -340,6 +340,16 @@ def held_pages(context):
     check(got.stats["pgsteal_scattered"] > 0 and got.stats["pgreclaim_busy"] > 0, f"none was found held: {got.stats}")
 
 
+@test("moved-in-pieces", per_delivery=True)
+def moved_in_pieces(context):
+    """Windows with gaps that are mappings of their own. This build moves each by way of a scratch area, after which the kernel did not merge
+    again what mprotect takes apart: mremap of it, which takes one mapping, failed."""
+    argv = [program("sem_mremap"), 16, "taken_apart"]
+    got = context.budget_run(64, argv, timeout_s=120, extra=["--eager"], binary=KILL_FARPAGE, env={"EXPECT_COLD": "1"})
+    check(got.code == 0, failures(got))
+    check(got.stats["pgsteal_scattered"] > 0, f"no window with gaps was moved: {got.stats}")
+
+
 @test("gaps-not-inherited", per_delivery=True)
 def gaps_not_inherited(context):
     """Windows with gaps of memory that a child does not get (MADV_DONTFORK). This build moves each by way of a scratch area, which the child

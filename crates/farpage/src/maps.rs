@@ -15,8 +15,15 @@ pub struct Mapping {
     pub start: u64,
     pub end: u64,
     pub private_anonymous: bool,
+    /// As listed: `rw-p`.
+    pub perms: [u8; 4],
+}
+
+impl Mapping {
     /// PROT_NONE.
-    pub inaccessible: bool,
+    pub fn is_inaccessible(&self) -> bool {
+        self.perms.starts_with(b"---")
+    }
 }
 
 /// Calls `f` for every mapping, in order of address.
@@ -109,7 +116,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         private_anonymous: perms.ends_with('p') && inode == "0",
-        inaccessible: perms.starts_with("---"),
+        perms: perms.as_bytes().try_into().ok()?,
     })
 }
 
@@ -126,7 +133,7 @@ mod tests {
                 start: 0x1000_0000_0000,
                 end: 0x1000_0020_0000,
                 private_anonymous: true,
-                inaccessible: false,
+                perms: *b"rw-p",
             }
         );
         assert!(
@@ -139,7 +146,11 @@ mod tests {
                 .unwrap()
                 .private_anonymous
         );
-        assert!(parse(b"1000-2000 ---p 00000000 00:00 0").unwrap().inaccessible);
+        assert!(
+            parse(b"1000-2000 ---p 00000000 00:00 0")
+                .unwrap()
+                .is_inaccessible()
+        );
         assert_eq!(parse(b"nonsense"), None);
     }
 

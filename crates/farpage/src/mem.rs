@@ -315,7 +315,7 @@ fn room_to_open(mm: &Mm, lo: u64, hi: u64) -> bool {
     let mut opened = 0;
     let listed = maps::each_mapping(|mapping| {
         let (from, to) = (mapping.start.max(address(lo)), mapping.end.min(address(hi)));
-        if mapping.inaccessible && from < to {
+        if mapping.is_inaccessible() && from < to {
             opened += untouched(mm, page_of(from), page_of(to));
         }
         Ok(())

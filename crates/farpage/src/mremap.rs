@@ -34,6 +34,8 @@ use crate::reclaim_calls::try_presence;
 use crate::residency;
 use crate::sys;
 
+mod pieces;
+
 /// Pages that the kernel is asked about at a time.
 const WINDOW: usize = 64;
 const EFAULT: i64 = -(libc::EFAULT as i64);
@@ -135,20 +137,18 @@ pub fn mremap(request: Remap) -> i64 {
 }
 
 /// The managed range `old` becomes `new_len` long, where it is or elsewhere; there is room for what is more.
-fn mremap_managed(mm: &Mm, request: Remap) -> i64 {
+fn mremap_managed(mm: &Mm, mut request: Remap) -> i64 {
     let fixed = request.flags & libc::MREMAP_FIXED != 0;
     let keep_old = request.flags & libc::MREMAP_DONTUNMAP != 0;
-    if !fixed && !keep_old {
-        if request.new_len <= request.old_len {
-            let tail = request.old_len - request.new_len;
-            let result = if tail == 0 {
-                0
-            } else {
-                munmap(request.old + request.new_len, tail)
-            };
-            return if result < 0 { result } else { request.old as i64 };
+    if request.new_len < request.old_len {
+        let result = munmap(request.old + request.new_len, request.old_len - request.new_len);
+        if result < 0 {
+            return result;
         }
-        if grow_in_place(mm, request) {
+        request.old_len = request.new_len;
+    }
+    if !fixed && !keep_old {
+        if request.new_len == request.old_len || grow_in_place(mm, request) {
             return request.old as i64;
         }
         if request.flags & libc::MREMAP_MAYMOVE == 0 {
@@ -188,7 +188,15 @@ fn grow_in_place(mm: &Mm, request: Remap) -> bool {
     if !taken {
         return false;
     }
-    let grown = Remap { flags: 0, ..request }.kernel() == request.old as i64;
+    // Its last page is in one mapping, whatever the range is (see `pieces`).
+    let last = Remap {
+        old: request.old + request.old_len - PAGE,
+        old_len: PAGE,
+        new_len: PAGE + request.new_len - request.old_len,
+        flags: 0,
+        new: 0,
+    };
+    let grown = last.kernel() == last.old as i64;
     if grown {
         mm.top_page.fetch_max(hi, Ordering::Relaxed);
         note_growth(mm, lo, hi);
@@ -233,7 +241,7 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
     result
 }
 
-/// Moves a managed mapping to another place: pages by the kernel, words by us.
+/// Moves a managed mapping to another place, where it is at least as large: pages by the kernel, words by us.
 ///
 /// Between these two steps a mapping that takes the place of one that other threads use (`exposed`) is the kernel's alone: a touch of what is
 /// out would find zeros. So all its content is brought in and pinned before, unless that is more than may stay.
@@ -282,7 +290,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     // A moved mapping loses its registration. Were the kernel to merge it with its new neighbours at once, they would
     // lose theirs with it; a flag that they don't have keeps it apart until it is registered again.
     mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
-    let result = request.kernel();
+    let result = pieces::relocate(request);
     if result < 0 {
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
         unpin_known(mm, old_lo, pinned_to);
@@ -304,7 +312,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     let [from, to] = [(old_lo, old_hi), (new_lo, new_hi)].map(|(start, end)| range_map::Range { start, end });
     carry_notes(mm, from, to, stays);
     if mm.is_active() {
-        move_words(mm, old_lo, new_lo, (old_hi - old_lo).min(new_hi - new_lo));
+        move_words(mm, old_lo, new_lo, old_hi - old_lo);
         if stays {
             discard(mm, old_lo, old_hi, &alone);
         } else {
@@ -336,7 +344,8 @@ fn is_accessible(mm: &Mm, addr: u64, len: u64) -> bool {
     let mut accessible = false;
     let listed = mapped.then(|| {
         maps::each_mapping(|mapping| {
-            accessible |= mapping.start < address(hi) && address(lo) < mapping.end && !mapping.inaccessible;
+            accessible |=
+                mapping.start < address(hi) && address(lo) < mapping.end && !mapping.is_inaccessible();
             Ok(())
         })
     });
@@ -479,7 +488,11 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     };
     let locked = active && residency::any_locked(lo, hi);
     let is_foreign = holds_foreign(mm, lo, hi);
-    let result = if pinned_to == hi { request.kernel() } else { ENOMEM };
+    let result = if pinned_to == hi {
+        pieces::relocate(request)
+    } else {
+        ENOMEM
+    };
     if active {
         unpin_known(mm, lo, pinned_to);
     }
