@@ -44,11 +44,13 @@ test: deps build kill-build ## unit tests, then real programs at 3 to 5 times th
 	@JEMALLOC_OVERRIDE=$(JEMALLOC) $(PYTHON) tests/real/all.py
 
 SOAK = FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak --json build/soak
+# Lines of their own, one for each delivery.
+LONG := stress- xz-9 kill-points
 soak: deps build kill-build programs ## the same programs, larger, and beside them the other tests and the stress program (2 hours)
-	@$(SOAK)-signal.json --only stress- --only xz-9 --delivery signal & signal=$$!; \
-	$(SOAK)-thread.json --only stress- --only xz-9 --delivery thread & thread=$$!; \
-	$(SOAK)-programs.json --part programs --without xz-9 & programs=$$!; \
-	$(SOAK)-tests.json --part tests --without stress-; failed=$$?; \
+	@$(SOAK)-signal.json $(LONG:%=--only %) --delivery signal & signal=$$!; \
+	$(SOAK)-thread.json $(LONG:%=--only %) --delivery thread & thread=$$!; \
+	$(SOAK)-programs.json --part programs $(LONG:%=--without %) & programs=$$!; \
+	$(SOAK)-tests.json --part tests $(LONG:%=--without %); failed=$$?; \
 	for part in $$signal $$thread $$programs; do wait $$part || failed=1; done; exit $$failed
 
 loom: ## every interleaving of the swap core's shared words, within bounds (half a minute, and the build)

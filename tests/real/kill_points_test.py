@@ -35,9 +35,9 @@ import swapoff_test
 
 KILL_FARPAGE = ROOT / "target/kill/kill/farpage"
 SOURCE = ROOT / "crates/farpage-core/src/kill.rs"
-# Points armed in one tree; in the soak fewer, so that each still kills.
+# Points armed in one tree; at later passes fewer, so that each still kills.
 TOGETHER = 15
-FEW = 4
+FEW = 6
 # How often what nobody passed is tried again.
 AGAIN = 3
 # The pass that kills. In the soak later ones too, which rarely passed points do not come to.
@@ -151,12 +151,11 @@ def kill_points(context):
     """A process dies at each point; the rest goes on and the pool is sound afterwards."""
     check(os.access(KILL_FARPAGE, os.X_OK), f"{KILL_FARPAGE} is missing: make kill-build")
     names = [name for name in points() if not is_of_supervisor(name)]
-    together = FEW if context.soak else TOGETHER
     if not kernel_gives():
         names = [name for name in names if not is_huge(name)]
     others = [name for name in names if not is_huge(name) and not of_areas(name)]
     kinds = [others, list(filter(is_huge, names)), list(filter(of_areas, names))]
-    batches = [kind[at : at + together] for kind in kinds for at in range(0, len(kind), together)]
+    batches = [kind[at : at + TOGETHER] for kind in kinds for at in range(0, len(kind), TOGETHER)]
     never = set(names)
     for batch in batches:
         never -= run_tree(context, {name: 1 if name in SELDOM else PASS for name in batch})
