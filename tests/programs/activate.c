@@ -191,6 +191,37 @@ static void inherits(char *advised)
 	CHECK_FILL("advised memory of the parent", advised + ADVISED, ADVISED, 6);
 }
 
+/* Smaller than what is mapped by all others. */
+#define ROOM (ADVISED / 2)
+
+/* Memory that was not to be dumped before its process became active, with room behind it for what mremap moves there. By that flag farpage keeps
+ * such a mapping apart, until it is registered: the kernel merged the two, and what was swapped of this one read zeros. */
+static char *undumped(void)
+{
+	char *p = map_anon(2 * ADVISED + ROOM);
+	fill(p, ADVISED, 10);
+	CHECK_OK("DONTDUMP", madvise(p, ADVISED, MADV_DONTDUMP));
+	CHECK_OK("room behind it", munmap(p + ADVISED, ROOM));
+	return p;
+}
+
+/* Nothing was touched, nor in a mapping that it could be a part of: the kernel merges such memory with any. */
+static char *fresh_mapping(void)
+{
+	char *p = mmap(NULL, 3 * ADVISED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	CHECK("mmap", p != MAP_FAILED);
+	CHECK_OK("mprotect", mprotect(p + ADVISED, ADVISED, PROT_READ | PROT_WRITE));
+	return p + ADVISED;
+}
+
+static void move_beside(char *undumped, char *fresh)
+{
+	char *to = undumped + ADVISED;
+	CHECK("moved beside it", mremap(fresh, ROOM, ROOM, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+	CHECK_FILL("what is not to be dumped", undumped, ADVISED, 10);
+	CHECK_ZERO("what came beside it", to, ROOM);
+}
+
 /* As libraries do that bring their own system calls. */
 static long raw_io_uring_setup(void)
 {
@@ -231,7 +262,7 @@ int main(int argc, char **argv)
 	char *advised = map_anon(3 * ADVISED);
 	for (int i = 0; i < 3; i++)
 		fill(advised + i * ADVISED, ADVISED, 5 + i);
-	char *locked = map_anon(ADVISED);
+	char *locked = map_anon(ADVISED), *secret = undumped(), *fresh = fresh_mapping();
 	fill(locked, ADVISED, 8);
 	CHECK_OK("mlock", mlock(locked, ADVISED));
 	char *selector = map_anon(ADVISED);
@@ -254,6 +285,7 @@ int main(int argc, char **argv)
 	fill(block, len, 1);
 	CHECK_FILL("the block", block, len, 1);
 	inherits(advised);
+	move_beside(secret, fresh);
 	for (size_t i = 0; i < NELEM(waiters); i++) {
 		CHECK_EQ("a message", LENGTH, (long)write(waiters[i].fds[1], message, LENGTH));
 		CHECK_EQ("the end of a thread", 0, pthread_join(waiters[i].thread, NULL));

@@ -441,6 +441,47 @@ static void submitted(void)
 	close(fd);
 }
 
+/* A read is under way in the device when its memory is made read-only and is to leave. Such pages were copied out, and what came later
+ * was lost. */
+static void read_only_meanwhile(void)
+{
+	enum { ROUNDS = 8 };
+	aio_context_t context = 0;
+	struct io_event event;
+	const size_t len = size_mb * MIB / 2;
+	char *p = map_anon(len), path[64];
+	int buffered = temp_file();
+	fill(p, len, 51);
+	write_all(buffered, p, len);
+	snprintf(path, sizeof path, "/proc/self/fd/%d", buffered);
+	int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+	if (fd < 0) {
+		skip("read_only_meanwhile", "O_DIRECT: %s", strerror(errno));
+		return;
+	}
+	CHECK_OK("io_setup", (int)syscall(SYS_io_setup, 1, &context));
+	for (int round = 0; round < ROUNDS; round++) {
+		fill(p, len, 52);
+		struct iocb request = {.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = (unsigned)fd, .aio_buf = (uintptr_t)p, .aio_nbytes = len};
+		struct iocb *list = &request;
+		if (!CHECK_EQ("io_submit", 1, syscall(SYS_io_submit, context, 1, &list)))
+			break;
+		CHECK_OK("read-only", mprotect(p, len, PROT_READ));
+		/* What comes last. */
+		CHECK_OK("PAGEOUT", madvise(p + len / 4 * 3, len / 4, MADV_PAGEOUT));
+		CHECK_EQ("an event", 1, syscall(SYS_io_getevents, context, 1, 1, &event, NULL));
+		CHECK_EQ("bytes read", len, event.res);
+		CHECK_FILL("what was read", p, len, 51);
+		make_cold(p, len);
+		CHECK_OK("writable", mprotect(p, len, PROT_READ | PROT_WRITE));
+		CHECK_FILL("what was read, later", p, len, 51);
+	}
+	syscall(SYS_io_destroy, context);
+	close(fd);
+	close(buffered);
+	munmap(p, len);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -455,6 +496,7 @@ int main(int argc, char **argv)
 		{"hole", hole},
 		{"stdio", stdio},
 		{"submitted", submitted},
+		{"read_only_meanwhile", read_only_meanwhile},
 		{"file_limit", file_limit},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 
 #define RW (PROT_READ | PROT_WRITE)
 #define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
@@ -318,6 +320,17 @@ static void away_and_large(void)
 	/* Shared memory is not managed, nor is what comes to its place. */
 	char *p = map_anon(len), *q = mmap(NULL, len, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	fill(p, len, 60);
+	/* What a refused call would have cut off stays, too. */
+	if (mremap(p, len, len - LEN, MREMAP_MAYMOVE | MREMAP_FIXED, q) == q) {
+		CHECK_FILL("content that moved", q, len - LEN, 60);
+		munmap(q, len);
+		p = map_anon(len);
+		q = mmap(NULL, len, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		fill(p, len, 60);
+	} else {
+		CHECK_EQ("too large to leave", ENOMEM, errno);
+		CHECK_FILL("content after the refusal", p, len, 60);
+	}
 	uint64_t start = now_ns();
 	char *moved = mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, q);
 	uint64_t took = now_ns() - start;
@@ -407,6 +420,13 @@ static void taken_apart(void)
 	munmap(room, window);
 	p = apart();
 	CHECK_ERR("too large", ENOMEM, mremap(p, window, (size_t)1 << 46, MREMAP_MAYMOVE));
+	/* Refused when a part of it had moved, and the program was ended for that. */
+	struct rlimit limit;
+	CHECK_OK("getrlimit", getrlimit(RLIMIT_DATA, &limit));
+	CHECK_OK("setrlimit", setrlimit(RLIMIT_DATA, &(struct rlimit){MIB, limit.rlim_max}));
+	CHECK_ERR("more than the limit", ENOMEM, mremap(p, window, 4 * LEN, MREMAP_MAYMOVE));
+	CHECK_OK("setrlimit", setrlimit(RLIMIT_DATA, &limit));
+	CHECK_FILL("content after the refusals", p, window, 70);
 	char *q = mremap(p, window, 4 * LEN, MREMAP_MAYMOVE);
 	if (CHECK("grown", q != MAP_FAILED)) {
 		CHECK_FILL("content of what has grown", q, window, 70);
@@ -423,6 +443,28 @@ static void taken_apart(void)
 	munmap(p, window);
 }
 
+/* A part of it must stay where it is: no page is lost. (The kernel by itself may have moved those before.) */
+static void sealed_part(void)
+{
+	const size_t window = 64 * PAGE;
+	char *p = mapped(80, true), *room = free_room(LEN);
+	if (syscall(462 /* mseal */, p + window, window, 0) != 0) {
+		skip("sealed_part", "mseal: %s", strerror(errno));
+		return;
+	}
+	CHECK_ERR("moved", EPERM, mremap(p, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, room));
+	char *copy = must_malloc(LEN);
+	fill(copy, LEN, 80);
+	for (int round = 0; round < 2; round++) {
+		for (size_t at = 0; at < LEN; at += PAGE) {
+			unsigned char there;
+			CHECK_MEM("a page", copy + at, (mincore(p + at, PAGE, &there) == 0 ? p : room) + at, PAGE);
+		}
+		chill();
+	}
+	free(copy);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -430,7 +472,7 @@ int main(int argc, char **argv)
 		{"dont_unmap", dont_unmap}, {"errors", errors}, {"arrays", arrays},
 		{"touched_and_moved_away", touched_and_moved_away}, {"foreign", foreign},
 		{"onto_what_others_read", onto_what_others_read},     {"away_and_large", away_and_large},
-		{"taken_apart", taken_apart},
+		{"taken_apart", taken_apart}, {"sealed_part", sealed_part},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

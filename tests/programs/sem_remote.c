@@ -2,6 +2,9 @@
  * Usage: sem_remote [MIB] [GROUP]; MIB (default 16) is the size of the block that makes memory cold. */
 #include "check.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -82,6 +85,42 @@ static void own_memory(void)
 	CHECK_EQ("an offset that looks like an address", 3, pread(fd, small, 4, 0x100000001000));
 	CHECK_MEM("content there", "abc", small, 3);
 	close(fd);
+}
+
+static atomic_bool written;
+
+static void *push_out_always(void *arg)
+{
+	while (!written)
+		madvise(arg, LEN, MADV_PAGEOUT);
+	return NULL;
+}
+
+/* By a file of /proc the kernel takes a page without holding it for DMA: it was moved out, and copied, before it was written to. */
+static void written_while_leaving(void)
+{
+	const size_t pages = LEN / PAGE;
+	char *a = map_anon(LEN);
+	int mem = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	CHECK("open of /proc/self/mem", mem >= 0);
+	fill(a, LEN, 18);
+	written = false;
+	pthread_t pusher;
+	CHECK_EQ("pthread_create", 0, pthread_create(&pusher, NULL, push_out_always, a));
+	uint64_t end = now_ns() + 1500000000;
+	for (uint64_t i = 0; now_ns() < end; i++) {
+		uint64_t *word = (uint64_t *)(a + mix64(i) % pages * PAGE);
+		CHECK_EQ("pwrite", (int)sizeof i, pwrite(mem, &i, sizeof i, (off_t)(uintptr_t)word));
+		if (!CHECK_EQ("what was written", i, *(volatile uint64_t *)word))
+			break;
+	}
+	written = true;
+	pthread_join(pusher, NULL);
+	close(mem);
+	mem = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+	CHECK_ERR("pwrite to what is open for reading", EBADF, pwrite(mem, a, PAGE, (off_t)(uintptr_t)a));
+	close(mem);
+	munmap(a, LEN);
 }
 
 static void vm_child(void *arg)
@@ -203,7 +242,7 @@ int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"own_memory", own_memory},
-		{"other_process", other_process},
+		{"other_process", other_process}, {"written_while_leaving", written_while_leaving},
 		{"advised", advised},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));

@@ -56,7 +56,7 @@ counters! {
     Pgscan "pgscan" "Pages reclaim looked at.",
     Pgsteal "pgsteal" "Pages reclaim evicted.",
     PgreclaimDirect "pgreclaim_direct" "Pages evicted by the thread that needed memory.",
-    PgstealScattered "pgsteal_scattered" "Of the pages evicted, those that lay scattered and left by way of a scratch area.",
+    PgstealScattered "pgsteal_scattered" "Of the pages evicted, those that left by way of a scratch area: scattered, or read-only.",
     Allocstall "allocstall" "Times a thread had to make room itself because the reclaimer had not.",
     PgreclaimBusy "pgreclaim_busy" "Pages reclaim could not move because the kernel held them.",
     WorkingsetRefaultAnon "workingset_refault_anon" "Evicted pages that were touched again.",

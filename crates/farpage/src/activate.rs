@@ -191,6 +191,7 @@ pub fn register_all(mm: &Mm) -> Result<(), Errno> {
         if foreign {
             return register_parts(mm, addr, addr + len);
         }
+        keep_dumped(addr, len);
         mm.register(addr, len)
             .or_else(|_| register_parts(mm, addr, addr + len))
     })
@@ -231,10 +232,17 @@ pub fn register_parts(mm: &Mm, start: u64, end: u64) -> Result<(), Errno> {
     crate::maps::each_mapping(|mapping| {
         let (lo, hi) = (mapping.start.max(start), mapping.end.min(end));
         if lo < hi && mapping.private_anonymous {
+            keep_dumped(lo, hi - lo);
             mm.register(lo, hi - lo)?;
         }
         Ok(())
     })
+}
+
+/// Takes back MADV_DONTDUMP, which the program may have said while it was dormant: by that flag `mremap` keeps apart what it moves.
+fn keep_dumped(addr: u64, len: u64) {
+    // SAFETY: changes what a core dump would hold, no content.
+    let _ = unsafe { sys::madvise(addr, len, libc::MADV_DODUMP) };
 }
 
 fn for_each_range(mm: &Mm, mut f: impl FnMut(u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {

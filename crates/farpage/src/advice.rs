@@ -44,16 +44,9 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     if matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
         note_huge(mm, addr, len, advice == libc::MADV_HUGEPAGE);
     }
-    if !mm.is_active() {
-        // Kept dormant meanwhile: content that goes without the books' knowledge would be missed.
-        let mask = sys::block_signals();
-        let inside = mm.gate.shared();
-        let result = (!mm.is_active()).then(|| kernel(addr, len, advice));
-        drop(inside);
-        sys::set_mask(mask);
-        if let Some(result) = result {
-            return result;
-        }
+    // Content that goes without the books' knowledge would be missed.
+    if let Some(result) = mm.while_dormant(|| kernel(addr, len, advice)) {
+        return result;
     }
     if !addr.is_multiple_of(PAGE) {
         return EINVAL;

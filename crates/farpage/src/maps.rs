@@ -24,6 +24,13 @@ impl Mapping {
     pub fn is_inaccessible(&self) -> bool {
         self.perms.starts_with(b"---")
     }
+
+    /// PROT_READ and so on.
+    pub fn protection(&self) -> i32 {
+        let flags = [libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC];
+        let set = flags.iter().zip(self.perms).filter(|(_, letter)| *letter != b'-');
+        set.map(|(flag, _)| flag).sum()
+    }
 }
 
 /// Calls `f` for every mapping, in order of address.
@@ -107,7 +114,9 @@ fn read_lines(fd: i32, f: &mut impl FnMut(&[u8]) -> Result<(), Errno>) -> Result
 
 /// `1000-2000 rw-p 00000000 00:00 0`: private and without an inode is anonymous.
 fn parse(line: &[u8]) -> Option<Mapping> {
-    let text = core::str::from_utf8(line).ok()?;
+    // A path, which comes last, can be anything.
+    let ascii = line.iter().take_while(|byte| byte.is_ascii()).count();
+    let text = core::str::from_utf8(&line[..ascii]).ok()?;
     let mut fields = text.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let perms = fields.next()?;
@@ -146,11 +155,14 @@ mod tests {
                 .unwrap()
                 .private_anonymous
         );
+        let code = parse(b"1000-2000 r-xp 00000000 00:00 0").unwrap();
+        assert_eq!(code.protection(), libc::PROT_READ | libc::PROT_EXEC);
         assert!(
             parse(b"1000-2000 ---p 00000000 00:00 0")
                 .unwrap()
                 .is_inaccessible()
         );
+        assert!(parse(b"1000-2000 r--p 00000000 fe:00 1234 /tmp/\xff\xfe").is_some());
         assert_eq!(parse(b"nonsense"), None);
     }
 

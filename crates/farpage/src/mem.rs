@@ -530,9 +530,16 @@ pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
             return ENOMEM;
         }
     }
-    let _alone = (managed.is_some() && mm.is_active()).then(|| mm.gate.alone());
     // SAFETY: the program's own request; page contents stay.
-    unsafe { sys::raw(nr, args) }
+    let kernel = || unsafe { sys::raw(nr, args) };
+    if managed.is_none() {
+        return kernel();
+    }
+    if let Some(result) = mm.while_dormant(kernel) {
+        return result;
+    }
+    let _alone = mm.gate.alone();
+    kernel()
 }
 
 /// Whether something is mapped at all of pages `lo..hi`.

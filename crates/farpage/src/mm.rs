@@ -188,6 +188,19 @@ impl Mm {
         self.mode.load(Ordering::Acquire) == mode::ACTIVE
     }
 
+    /// What `f` gives, if the process is dormant, and stays so meanwhile.
+    pub fn while_dormant<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
+        if self.is_active() {
+            return None;
+        }
+        let mask = sys::block_signals();
+        let inside = self.gate.shared();
+        let result = (!self.is_active()).then(f);
+        drop(inside);
+        sys::set_mask(mask);
+        result
+    }
+
     #[inline]
     #[must_use]
     pub fn pool(&self) -> &'static Pool {

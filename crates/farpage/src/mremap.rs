@@ -35,6 +35,7 @@ use crate::residency;
 use crate::sys;
 
 mod pieces;
+use pieces::Refusal;
 
 /// Pages that the kernel is asked about at a time.
 const WINDOW: usize = 64;
@@ -137,15 +138,22 @@ pub fn mremap(request: Remap) -> i64 {
 }
 
 /// The managed range `old` becomes `new_len` long, where it is or elsewhere; there is room for what is more.
-fn mremap_managed(mm: &Mm, mut request: Remap) -> i64 {
+fn mremap_managed(mm: &Mm, request: Remap) -> i64 {
     let fixed = request.flags & libc::MREMAP_FIXED != 0;
     let keep_old = request.flags & libc::MREMAP_DONTUNMAP != 0;
     if request.new_len < request.old_len {
-        let result = munmap(request.old + request.new_len, request.old_len - request.new_len);
+        // Moved first: a refusal leaves the tail, too.
+        let old_len = request.new_len;
+        let result = if fixed {
+            relocate(mm, Remap { old_len, ..request })
+        } else {
+            request.old as i64
+        };
         if result < 0 {
             return result;
         }
-        request.old_len = request.new_len;
+        let cut = munmap(request.old + old_len, request.old_len - old_len);
+        return if cut < 0 && !fixed { cut } else { result };
     }
     if !fixed && !keep_old {
         if request.new_len == request.old_len || grow_in_place(mm, request) {
@@ -256,13 +264,19 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         return leave_managed(mm, request, old_lo, old_hi);
     }
     let old = old_lo..old_hi;
-    let exposed = fixed && mm.is_active() && is_accessible(mm, request.new, request.new_len);
+    let active = mm.is_active();
+    let exposed = fixed && active && is_accessible(mm, request.new, request.new_len);
     let pinned = exposed && may_stay(mm, &old);
     if pinned {
         // Most of it while others go on.
         each_known(mm, old_lo, old_hi, |page| fault::fault(mm, page));
     }
     let alone = mm.gate.alone();
+    if mm.is_active() != active {
+        // It became so meanwhile: nothing of it was brought in.
+        drop(alone);
+        return relocate(mm, request);
+    }
     let pinned_to = if pinned {
         each_known(mm, old_lo, old_hi, |page| fault::pin_alone(mm, page, &alone))
     } else {
@@ -290,14 +304,17 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     // A moved mapping loses its registration. Were the kernel to merge it with its new neighbours at once, they would
     // lose theirs with it; a flag that they don't have keeps it apart until it is registered again.
     mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
-    let result = pieces::relocate(request);
-    if result < 0 {
+    // What the program has not named nobody has: there the kernel may be asked in vain.
+    if let Err(refusal) = pieces::relocate(request, !fixed && !is_foreign) {
+        if refusal.moved && active {
+            register_again(mm, old_lo, old_hi, is_foreign);
+        }
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
         unpin_known(mm, old_lo, pinned_to);
         if !fixed {
             forget(mm, new_lo, new_hi);
         }
-        return result;
+        return refusal.errno;
     }
     kill_point!("mremap-moved");
     let stays = request.flags & libc::MREMAP_DONTUNMAP != 0;
@@ -330,7 +347,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     if stays {
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
     }
-    result
+    request.new as i64
 }
 
 /// Whether any of a range may be accessed now: then somebody may touch what is moved there at any time.
@@ -436,7 +453,13 @@ fn lift_protection(mm: &Mm, lo: u64, hi: u64) {
 /// meanwhile: a loop that tried before it entered once ran for ever beside busy reclaimers. They may exceed the limit for
 /// that moment. False: there is no memory even for that.
 fn settle_frames(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) -> bool {
-    !mm.is_active() || (lo..hi).all(|page| fault::unframe(mm, page))
+    let mut done = true;
+    if mm.is_active() {
+        each_touched(mm, lo, hi, |from, to| {
+            done = done && (from..to).all(|page| fault::unframe(mm, page))
+        });
+    }
+    done
 }
 
 /// Carries page states to the new place, chunk counts with them. For a moment two words name what is one reference: `cleanup` knows. (The other
@@ -444,24 +467,36 @@ fn settle_frames(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) -> bool {
 fn move_words(mm: &Mm, from: u64, to: u64, pages: u64) {
     in_flight::unmapped(mm, from, from + pages);
     let _step = mm.entry().moves.begin();
-    for i in 0..pages {
-        let word = mm.word(from + i);
-        let state = PageState(word.load(Ordering::Relaxed));
-        if state.raw() == 0 {
-            continue;
-        }
-        // Of the pins only that of a lock goes with the page.
-        let pins = u16::from(state.pins() != 0 && residency::is_locked(to + i));
-        mm.word(to + i)
-            .store(state.with_pins(pins).raw(), Ordering::Release);
-        kill_point!("move-word");
-        word.store(0, Ordering::Release);
-        mm.note_touched(to + i);
-        if state.kind() == Kind::Resident {
-            mm.chunk(from + i).fetch_sub(1, Ordering::Relaxed);
-            mm.chunk(to + i).fetch_add(1, Ordering::Relaxed);
-            mm.queue.loaded(to + i, 1);
-        }
+    each_touched(mm, from, from + pages, |lo, hi| {
+        (lo..hi).for_each(|page| move_word(mm, page, page - from + to));
+    });
+}
+
+fn move_word(mm: &Mm, from: u64, to: u64) {
+    let word = mm.word(from);
+    let state = PageState(word.load(Ordering::Relaxed));
+    if state.raw() == 0 {
+        return;
+    }
+    // Of the pins only that of a lock goes with the page. Those of its new place come and go outside of the gate.
+    let lock = u16::from(state.pins() != 0 && residency::is_locked(to));
+    let place = mm.word(to);
+    let mut seen = place.load(Ordering::Relaxed);
+    while let Err(now) = place.compare_exchange(
+        seen,
+        state.with_pins(PageState(seen).pins().saturating_add(lock)).raw(),
+        Ordering::Release,
+        Ordering::Relaxed,
+    ) {
+        seen = now;
+    }
+    kill_point!("move-word");
+    word.store(0, Ordering::Release);
+    mm.note_touched(to);
+    if state.kind() == Kind::Resident {
+        mm.chunk(from).fetch_sub(1, Ordering::Relaxed);
+        mm.chunk(to).fetch_add(1, Ordering::Relaxed);
+        mm.queue.loaded(to, 1);
     }
 }
 
@@ -478,6 +513,10 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
         each_known(mm, lo, hi, |page| fault::fault(mm, page));
     }
     let alone = mm.gate.alone();
+    if mm.is_active() != active {
+        drop(alone);
+        return leave_managed(mm, request, lo, hi);
+    }
     lift_protection(mm, lo, hi);
     let pinned_to = if active {
         // Only now it is known what there is: a first touch goes on before the page's word tells of it. Such a page was not looked
@@ -488,32 +527,36 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     };
     let locked = active && residency::any_locked(lo, hi);
     let is_foreign = holds_foreign(mm, lo, hi);
-    let result = if pinned_to == hi {
-        pieces::relocate(request)
+    let moved = if pinned_to == hi {
+        pieces::relocate(request, false)
     } else {
-        ENOMEM
+        Err(Refusal::of(ENOMEM))
     };
     if active {
         unpin_known(mm, lo, pinned_to);
     }
-    if result >= 0 {
-        if locked {
-            // From here on the lock is the kernel's again.
-            // SAFETY: the program's own memory, whose content stays.
-            let _ = unsafe { sys::raw(libc::SYS_mlock, [request.new, request.new_len, 0, 0, 0, 0]) };
-        }
-        if request.flags & libc::MREMAP_DONTUNMAP == 0 {
-            discard_mapping(mm, lo, hi, &alone);
-            forget(mm, lo, hi);
-            return result;
-        }
-        discard(mm, lo, hi, &alone);
-        residency::unpin_all(mm, lo, hi);
-        if active {
+    if let Err(refusal) = moved {
+        if refusal.moved && active {
             register_again(mm, lo, hi, is_foreign);
         }
+        return refusal.errno;
     }
-    result
+    if locked {
+        // From here on the lock is the kernel's again.
+        // SAFETY: the program's own memory, whose content stays.
+        let _ = unsafe { sys::raw(libc::SYS_mlock, [request.new, request.new_len, 0, 0, 0, 0]) };
+    }
+    if request.flags & libc::MREMAP_DONTUNMAP == 0 {
+        discard_mapping(mm, lo, hi, &alone);
+        forget(mm, lo, hi);
+        return request.new as i64;
+    }
+    discard(mm, lo, hi, &alone);
+    residency::unpin_all(mm, lo, hi);
+    if active {
+        register_again(mm, lo, hi, is_foreign);
+    }
+    request.new as i64
 }
 
 /// Undoes [`fault::pin_alone`] for each of these pages.

@@ -21,8 +21,8 @@ use crate::cow;
 use crate::huge_out::{self, Turn};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
 use crate::pool::flag;
-use crate::reclaim_calls::{copy_out, populate_write, split_folios};
 pub use crate::reclaim_calls::{note_keys, presence};
+use crate::reclaim_calls::{populate_write, split_folios, sure_presence};
 use crate::store::WRITE_MAX;
 use crate::sys::{self, Errno};
 use crate::thread;
@@ -63,7 +63,7 @@ fn reclaim_by(mm: &Mm, pages: i64, measured: Option<&Who>) -> u64 {
         }
         // While others store theirs, there is nothing to do but to wait.
         if has_too_many_waiting(mm) {
-            stored = store_oldest(mm, BLOCK);
+            stored += store_oldest(mm, BLOCK);
         } else if !leaving || (stored == 0 && mm.frames.storing.load(Ordering::Relaxed) == 0) {
             moved = evict_windows(mm, wanted, measured);
             stored = if moved == 0 {
@@ -379,6 +379,16 @@ fn move_stretches(mm: &Mm, run: &Run) -> u64 {
                 split = true;
                 continue;
             }
+            Some(Errno(libc::EINVAL)) => {
+                let len = u64::from((!(victims >> at)).trailing_zeros()).min(end - at);
+                let stretch = Run { at, len, ..*run };
+                let closed = (len > 1).then(|| scattered::move_closed(mm, &stretch)).flatten();
+                if let Some(closed) = closed {
+                    moved |= closed;
+                    at += len;
+                    continue;
+                }
+            }
             _ => {}
         }
         if move_one(mm, base, block, at, victims) {
@@ -390,8 +400,8 @@ fn move_stretches(mm: &Mm, run: &Run) -> u64 {
     moved
 }
 
-/// One page that a batch stopped at: tells the kernel's false EEXIST from real trouble, and copies where the mapping
-/// can't be moved from (read-only).
+/// One page that a batch stopped at: tells the kernel's false EEXIST from real trouble, and goes another way where it can't be moved from its
+/// mapping (read-only).
 fn move_one(mm: &Mm, base: u64, block: u64, at: u64, victims: u64) -> bool {
     let (src, dst) = (address(base + at), mm.frames.address(block * BLOCK + at));
     if victims >> at & 1 == 0 {
@@ -402,11 +412,20 @@ fn move_one(mm: &Mm, base: u64, block: u64, at: u64, victims: u64) -> bool {
         None => true,
         Some(Errno(libc::EEXIST)) => {
             // Linux 6.18 reports EEXIST after it has moved the page; the page tables tell.
-            let arrived = presence(src, 1) & 1 == 0 && presence(dst, 1) & 1 == 1;
+            let arrived = sure_presence(src, 1) == 0 && sure_presence(dst, 1) == 1;
             mm.header().count(Counter::MoveFalseEexist, u64::from(arrived));
             arrived
         }
-        Some(Errno(libc::EINVAL)) => copy_out(mm, src, dst),
+        Some(Errno(libc::EINVAL)) => {
+            let run = Run {
+                base,
+                block,
+                at,
+                len: 1,
+                victims,
+            };
+            scattered::move_closed(mm, &run).is_some_and(|moved| moved != 0)
+        }
         Some(_) => {
             mm.header().count(Counter::PgreclaimBusy, 1);
             false

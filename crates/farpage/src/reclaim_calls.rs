@@ -10,6 +10,7 @@ use farpage_core::stats::Counter;
 
 use crate::activate;
 use crate::bits::mask;
+use crate::maps;
 use crate::mm::{Mm, PAGE};
 use crate::sys::{self, Errno};
 
@@ -26,6 +27,18 @@ pub fn try_presence(addr: u64, pages: u64) -> Result<u64, Errno> {
     }
     // mincore doesn't count what the host has swapped out. Without /proc it has to do.
     Ok(resident | in_host_swap(addr, pages).unwrap_or(0))
+}
+
+/// The same where it has to be told.
+pub fn sure_presence(addr: u64, pages: u64) -> u64 {
+    try_presence(addr, pages).unwrap_or_else(|errno| {
+        let code = sys::Num::new(errno.0 as u64, 10);
+        sys::die(&[
+            "farpage: it can't be told which pages could not be moved out, errno ",
+            code.text(),
+            "; the program was stopped so that no wrong data is used",
+        ])
+    })
 }
 
 fn host_has_swap() -> bool {
@@ -97,52 +110,59 @@ pub fn has_keys() -> bool {
     HAS_KEYS.load(Ordering::Relaxed)
 }
 
-/// Copies a page that can't be moved (its mapping is read-only, so nobody writes it) and drops the original.
-pub fn copy_out(mm: &Mm, src: u64, dst: u64) -> bool {
-    if has_keys() {
-        return false;
-    }
-    let mut context = mm.context();
-    let to = [context.bounce[0].as_mut_ptr() as u64, PAGE];
-    let from = [src, PAGE];
-    // SAFETY: reads the page without a signal if it is unreadable (PROT_NONE: EFAULT, then it stays).
-    let copied = unsafe {
-        let iov = (to.as_ptr() as u64, from.as_ptr() as u64);
-        sys::raw(
-            libc::SYS_process_vm_readv,
-            [sys::gettid() as u64, iov.0, 1, iov.1, 1, 0],
-        )
-    };
-    if copied != PAGE as i64 || is_writable(src) {
-        return false;
-    }
-    if mm.uffd().copy(dst, to[0], PAGE).error.is_some() {
-        return false;
-    }
-    mm.header().count(Counter::TlbFlushCall, 1);
-    // SAFETY: the page is copied, its word locked, and its mapping can change only with the gate held alone.
-    let dropped = unsafe { sys::madvise(src, PAGE, libc::MADV_DONTNEED) }.is_ok();
-    if !dropped {
-        // Sealed: it stays, and its frame must be empty for the next page.
-        drop_frames(mm, dst, PAGE);
-    }
-    dropped
+/// Lets pages in a scratch area be read and written and no more, as MOVE demands. If that fails they are as they were.
+pub fn open_scratch(addr: u64, len: u64) {
+    // SAFETY: the area is this thread's own.
+    let _ = unsafe { sys::mprotect(addr, len, sys::PROT_RW) };
 }
 
-/// Whether the program could write the page now: then a copy could miss a write.
-pub fn is_writable(addr: u64) -> bool {
-    // SAFETY: POPULATE_WRITE of a present page changes no content; it fails with EFAULT in a read-only mapping.
-    unsafe { sys::madvise(addr, PAGE, libc::MADV_POPULATE_WRITE) }.is_ok()
+/// Gives pages in a scratch area the protection of the mapping at `place`, where they come from.
+pub fn close_scratch(addr: u64, len: u64, place: u64) {
+    let mut found = None;
+    let listed = maps::each_mapping(|mapping| {
+        if (mapping.start..mapping.end).contains(&place) {
+            found = Some(mapping.protection());
+        }
+        Ok(())
+    });
+    // SAFETY: the area is this thread's own.
+    let closed = |prot| unsafe { sys::mprotect(addr, len, prot) }.is_ok();
+    if listed.is_err() || !found.is_some_and(closed) {
+        sys::die(&[
+            "farpage: a read-only page in use by a device can't be put back in its place as it was, so the program is stopped: \
+             the process has too many mappings or open files, or the kernel no memory",
+        ]);
+    }
 }
 
-/// Carries the pages of a range to the scratch area at `to`; the mapping that they leave stays as it is. False: they are where
-/// they were, and the area may be unmapped.
-pub fn carry(mm: &Mm, from: u64, len: u64, to: u64) -> bool {
+/// Carries the pages of a range to the scratch area at `to`; the mapping that they leave stays as it is. On an error they are where
+/// they were, and the area may be unmapped (see [`unmaps_first`]).
+pub fn carry(mm: &Mm, from: u64, len: u64, to: u64) -> Result<(), Errno> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     mm.header().count(Counter::TlbFlushCall, 1);
     // SAFETY: the words of all pages in the range are locked; `to` is empty and this thread's own.
-    let carried = unsafe { sys::raw(libc::SYS_mremap, [from, len, len, flags as u64, to, 0]) };
-    carried == to as i64
+    unsafe { sys::call(libc::SYS_mremap, [from, len, len, flags as u64, to, 0]) }.map(drop)
+}
+
+/// Whether this kernel's mremap unmaps what is at the new place before it looks whether the old range is in one mapping, and may be moved:
+/// before Linux 6.17.
+pub fn unmaps_first() -> bool {
+    // SAFETY: plain words, for the kernel to fill in.
+    let mut name: libc::utsname = unsafe { core::mem::zeroed() };
+    // SAFETY: a whole utsname.
+    let told = unsafe { sys::call(libc::SYS_uname, [&raw mut name as u64, 0, 0, 0, 0, 0]) }.is_ok();
+    let release = name.release.map(|letter| letter as u8);
+    !told || version(&release) < (6, 17)
+}
+
+/// Of `6.18.44-rc1`: 6 and 18.
+fn version(release: &[u8]) -> (u32, u32) {
+    let mut numbers = release.split(|byte| !byte.is_ascii_digit()).map(|digits| {
+        digits.iter().fold(0u32, |number, digit| {
+            number.saturating_mul(10).saturating_add(u32::from(digit - b'0'))
+        })
+    });
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Maps a scratch area anew, where it is gone; false if the place is somebody else's by now.
@@ -163,7 +183,7 @@ pub fn map_over(addr: u64, len: u64) -> Result<(), Errno> {
 /// Carries a page that could not be moved back to its place, whose mapping thereby loses its registration, and gets it again.
 /// Nobody misses a fault meanwhile: the page is there.
 pub fn carry_back(mm: &Mm, from: u64, to: u64) {
-    if !carry(mm, from, PAGE, to) || mm.register(to, PAGE).is_err() {
+    if carry(mm, from, PAGE, to).is_err() || mm.register(to, PAGE).is_err() {
         sys::die(&[
             "farpage: a page in use by a device could not be put back in its place, so the program is stopped: \
              the process has too many mappings, or the kernel no memory (see vm.max_map_count)",
@@ -202,4 +222,17 @@ pub fn drop_each(mm: &Mm, addr: u64, pages: u64) -> bool {
             .for_each(|[addr, len]| drop_frames(mm, *addr, *len));
     }
     dropped == len as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(version(b"6.18.44-fc-v669\0\0"), (6, 18));
+        assert_eq!(version(b"6.8-rc1"), (6, 8));
+        assert_eq!(version(b"7"), (7, 0));
+        assert_eq!(version(b"unknown"), (0, 0));
+    }
 }

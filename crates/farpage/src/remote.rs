@@ -108,8 +108,34 @@ impl Door {
                 let iov = (near.as_ptr() as u64, far.as_ptr() as u64);
                 trap::perform_whole(nr, [pid as u64, iov.0, 1, iov.1, 1, flags])
             }
-            Door::File { nr, fd, .. } => trap::perform_whole(nr, [fd, near, len, far, 0, 0]),
+            Door::File { nr, fd, pid } => {
+                let call = Door::Process {
+                    nr: libc::SYS_process_vm_writev,
+                    pid,
+                    flags: 0,
+                };
+                if self.writes_by_file()
+                    && is_managed(far)
+                    && !is_own(pid)
+                    && call.transfer(near, far, len) == len as i64
+                {
+                    return len as i64;
+                }
+                trap::perform_whole(nr, [fd, near, len, far, 0, 0])
+            }
         }
+    }
+
+    /// Whether it writes by a file of /proc. There the kernel takes each page without holding it for DMA: it may have been moved out, and copied,
+    /// by the time it is written. process_vm_writev holds it, but can't write what the owner can't.
+    fn writes_by_file(self) -> bool {
+        matches!(
+            self,
+            Door::File {
+                nr: libc::SYS_pwrite64,
+                ..
+            }
+        )
     }
 }
 
@@ -188,7 +214,16 @@ fn across(door: Door, (near, far): (Side, Side), args: [u64; 6]) -> i64 {
         own,
         ask_first,
     };
-    if ask_first {
+    // Piece by piece from the start: own pages are pinned for each. Whether the file may be written is asked by a write of nothing.
+    let by_pieces =
+        total > 0 && theirs.1 && door.writes_by_file() && (own || entry_of(mm, door.pid()).is_some());
+    if by_pieces {
+        let refused = trap::perform_whole(nr, [args[0], args[1], 0, args[3], 0, 0]);
+        if refused < 0 {
+            return refused;
+        }
+    }
+    if ask_first || by_pieces {
         return walk.go_on(EFAULT);
     }
     let result = trap::perform_whole(nr, args);

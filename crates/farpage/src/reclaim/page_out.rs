@@ -4,22 +4,12 @@ use core::sync::atomic::Ordering;
 
 use super::{BLOCK, evict_from, store_oldest, store_surplus};
 use crate::huge_out::{self, Turn};
+use crate::mem::each_touched;
 use crate::mm::{CHUNK_PAGES, Mm, RESIDENT_MASK};
 
 /// MADV_PAGEOUT and COLD: moves what can be moved of pages `lo..hi` out, now.
 pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
-    for page in lo..hi {
-        let seen = mm.load(page);
-        if seen.young() && !seen.is_locked() {
-            let word = mm.word(page);
-            let _ = word.compare_exchange(
-                seen.raw(),
-                seen.with_young(false).raw(),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-        }
-    }
+    each_touched(mm, lo, hi, |lo, hi| (lo..hi).for_each(|page| make_old(mm, page)));
     for window in lo.div_ceil(BLOCK)..hi / BLOCK {
         if mm.chunk(window * BLOCK).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
             continue;
@@ -40,10 +30,28 @@ pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
     }
 }
 
-/// Windows with few pages fill all blocks long before the swap cache has too much: then the oldest are stored.
+fn make_old(mm: &Mm, page: u64) {
+    let seen = mm.load(page);
+    if seen.young() && !seen.is_locked() {
+        let word = mm.word(page);
+        let _ = word.compare_exchange(
+            seen.raw(),
+            seen.with_young(false).raw(),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// Windows with few pages fill all blocks long before the swap cache has too much: then the oldest are stored. A huge page may be the oldest, a
+/// block may keep a page that somebody works on, or others may take what is free.
 fn free_block(mm: &Mm) -> Option<u64> {
-    mm.frames.take_free().or_else(|| {
+    for _ in 0..mm.frames.waiting().max(1) {
+        let free = mm.frames.take_free();
+        if free.is_some() {
+            return free;
+        }
         store_oldest(mm, BLOCK);
-        mm.frames.take_free()
-    })
+    }
+    mm.frames.take_free()
 }

@@ -19,8 +19,8 @@ use crate::bits::{bits, mask};
 use crate::mean::Mean;
 use crate::mm::{Mm, PAGE, address};
 use crate::reclaim_calls::{
-    carry, carry_back, drop_each, drop_frames, has_keys, is_writable, map_over, map_scratch, populate_write,
-    try_presence,
+    carry, carry_back, close_scratch, drop_each, drop_frames, has_keys, map_over, map_scratch, open_scratch,
+    populate_write, sure_presence, unmaps_first,
 };
 use crate::sys::{self, Errno};
 
@@ -34,6 +34,9 @@ const FILL_NS: u64 = 1_000;
 /// Flushes that a run takes by way of the scratch area.
 const FLUSHES: u64 = 3;
 const AREA_LEN: u64 = BLOCK * PAGE;
+/// How often, and how long at a time, an area that others hold is waited for.
+const NAPS: u32 = 50;
+const NAP_US: u64 = 100;
 /// So often an area may be left for a new one: what is left is address space.
 const LEFT_MAX: u32 = 256;
 /// One run in so many goes the plain way, which tells what a stretch costs by now.
@@ -88,6 +91,8 @@ pub struct Scattered {
     cost: Mean,
     /// 1 once the kernel turned out to have no way to drop the filling by one call.
     is_unable: AtomicU32,
+    /// 1 if a call that is refused may have unmapped the area before.
+    unmaps_first: AtomicU32,
 }
 
 impl Scattered {
@@ -99,11 +104,14 @@ impl Scattered {
             turn: AtomicU32::new(0),
             cost: Mean::new(),
             is_unable: AtomicU32::new(0),
+            unmaps_first: AtomicU32::new(1),
         }
     }
 
     /// Maps the scratch areas.
     pub fn prepare(&self) -> Result<(), Errno> {
+        self.unmaps_first
+            .store(u32::from(unmaps_first()), Ordering::Relaxed);
         (0..AREAS).try_for_each(|area| self.map_elsewhere(area))
     }
 
@@ -114,7 +122,8 @@ impl Scattered {
     }
 
     /// After a call that failed, which has unmapped the area or not. In the latter case what lies there can't be told from a mapping that
-    /// somebody else has got there since: it is left alone. (Two runs that lay in two mappings each once were the last that went this way.)
+    /// somebody else has got there since: it is left alone. (Two runs that lay in two mappings each once were the last that went this way, and
+    /// later some 250.)
     fn mend(&self, area: u32, len: u64) -> bool {
         map_scratch(self.address(area), len)
             || self.left.fetch_add(1, Ordering::Relaxed) < LEFT_MAX && self.map_elsewhere(area).is_ok()
@@ -157,6 +166,26 @@ impl Scattered {
         (0..AREAS).find(|area| self.taken.fetch_or(1 << area, Ordering::Acquire) >> area & 1 == 0)
     }
 
+    /// One that others hold is free in a moment; `None` if not.
+    fn wait_for(&self, mm: &Mm) -> Option<u32> {
+        (0..NAPS).find_map(|_| {
+            let area = self.take();
+            if area.is_none() {
+                mm.header().nap(NAP_US);
+            }
+            area
+        })
+    }
+
+    /// After a run of `len` bytes was carried, or not.
+    fn give_after(&self, area: u32, len: u64, carried: Result<(), Errno>) {
+        let refused = matches!(carried, Err(Errno(libc::EFAULT | libc::EPERM | libc::EINVAL)));
+        let is_there = carried.is_ok() || refused && self.unmaps_first.load(Ordering::Relaxed) == 0;
+        if is_there || self.mend(area, len) {
+            self.give(area);
+        }
+    }
+
     fn give(&self, area: u32) {
         self.taken.fetch_and(!(1 << area), Ordering::Release);
     }
@@ -172,18 +201,28 @@ pub(super) fn move_out(mm: &Mm, run: &Run) -> Option<u64> {
     if !scattered.is_wanted(mm, run) {
         return None;
     }
-    // MOVE takes nothing from a read-only mapping. The first page tells for all: `mremap` takes them from one mapping only.
-    let first = u64::from((run.victims & run.places()).trailing_zeros());
-    if !is_writable(address(run.base + first)) {
+    let area = scattered.take()?;
+    by_area(mm, run, area)
+}
+
+/// Moves a run without gaps out that can't be moved from its mapping, since that may not be written, or may be executed: a scratch area is as MOVE
+/// demands. The bits of what moved; `None`: it is not in one mapping, or there is no area. (Such pages were copied. What a device was to write to
+/// one of them was lost: MOVE looks whether it is held.)
+pub(super) fn move_closed(mm: &Mm, run: &Run) -> Option<u64> {
+    if has_keys() {
         return None;
     }
-    let area = scattered.take()?;
+    let area = mm.frames.scattered.wait_for(mm)?;
+    by_area(mm, run, area)
+}
+
+fn by_area(mm: &Mm, run: &Run, area: u32) -> Option<u64> {
+    let scattered = &mm.frames.scattered;
     let scratch = scattered.address(area);
     let (from, len) = (address(run.base + run.at), run.len * PAGE);
-    let moved = carry(mm, from, len, scratch).then(|| from_scratch(mm, run, scratch));
-    if moved.is_some() || scattered.mend(area, len) {
-        scattered.give(area);
-    }
+    let carried = carry(mm, from, len, scratch);
+    let moved = carried.is_ok().then(|| from_scratch(mm, run, scratch));
+    scattered.give_after(area, len, carried);
     moved
 }
 
@@ -197,35 +236,29 @@ fn from_scratch(mm: &Mm, run: &Run, scratch: u64) -> u64 {
         victims,
     } = run;
     kill_point!("evict-carried");
+    // What that fails for is not moved.
+    open_scratch(scratch, len * PAGE);
     populate_write(scratch, len * PAGE);
     let to = mm.frames.address(block * BLOCK + at);
     let mut moved = run.places();
     if !move_all(mm, to, scratch, len) {
-        let left = (still_there(scratch, len) << at) & victims;
+        // It is dropped with the filling if it is not told apart.
+        let left = (sure_presence(scratch, len) << at) & victims;
+        if left != 0 {
+            close_scratch(scratch, len * PAGE, address(base + at));
+        }
         bits(left).for_each(|i| carry_back(mm, scratch + (i - at) * PAGE, address(base + i)));
         moved &= !left;
         drop_frames(mm, scratch, len * PAGE);
         mm.header()
             .count(Counter::PgreclaimBusy, u64::from(left.count_ones()));
     }
-    if !drop_each(mm, to, run.gaps() >> at) {
+    if run.gaps() != 0 && !drop_each(mm, to, run.gaps() >> at) {
         mm.frames.scattered.is_unable.store(1, Ordering::Relaxed);
     }
     let count = u64::from((moved & victims).count_ones());
     mm.header().count(Counter::PgstealScattered, count);
     moved
-}
-
-/// What has not been moved out of the scratch area. It is dropped with the filling if it is not told apart.
-fn still_there(scratch: u64, len: u64) -> u64 {
-    try_presence(scratch, len).unwrap_or_else(|errno| {
-        let code = sys::Num::new(errno.0 as u64, 10);
-        sys::die(&[
-            "farpage: it can't be told which pages could not be moved out, errno ",
-            code.text(),
-            "; the program was stopped so that no wrong data is used",
-        ])
-    })
 }
 
 /// Moves what can be moved of `len` pages; whether that was all.

@@ -50,7 +50,18 @@ pub fn store_oldest(mm: &Mm, pages: u64) -> u64 {
         }
         mm.frames.storing.fetch_sub(count, Ordering::Relaxed);
     }
-    stored + place.map_or(0, |place| huge_out::store(mm, place))
+    stored + place.map_or(0, |place| store_place(mm, place))
+}
+
+fn store_place(mm: &Mm, place: u64) -> u64 {
+    let held = mm.places.get(place).held.load(Ordering::Relaxed);
+    mm.frames.storing.fetch_add(held, Ordering::Relaxed);
+    let stored = huge_out::store(mm, place);
+    if stored == 0 {
+        mm.frames.released.tell_of_failure();
+    }
+    mm.frames.storing.fetch_sub(held, Ordering::Relaxed);
+    stored
 }
 
 /// Whether a block, taken from the FIFO, holds a page read ahead (a marker or one of the sample) that waits for its touch beside
