@@ -448,7 +448,7 @@ static void read_only_meanwhile(void)
 	enum { ROUNDS = 8 };
 	aio_context_t context = 0;
 	struct io_event event;
-	const size_t len = size_mb * MIB / 2;
+	const size_t len = size_mb * MIB / 4;
 	char *p = map_anon(len), path[64];
 	int buffered = temp_file();
 	fill(p, len, 51);
