@@ -216,12 +216,32 @@ static void keys(void)
 	pkey_free(key);
 }
 
+/* Memory leaves whatever may be done with it. What may not be read, or may be executed and written, once stayed in RAM for good. */
+static void leaves(void)
+{
+	static const int protections[] = {PROT_NONE, PROT_READ, PROT_READ | PROT_EXEC, RW | PROT_EXEC, RW};
+	for (size_t i = 0; i < 2 * NELEM(protections); i++) {
+		bool gaps = i % 2;
+		char *p = map_anon(LEN), *copy = must_malloc(LEN);
+		fill(p, LEN, 20 + i);
+		for (size_t at = 0; gaps && at < LEN; at += 3 * PAGE)
+			CHECK_OK("DONTNEED", madvise(p + at, PAGE, MADV_DONTNEED));
+		memcpy(copy, p, LEN);
+		CHECK_OK("mprotect", mprotect(p, LEN, protections[i / 2]));
+		make_cold(p, LEN);
+		CHECK_OK("mprotect back", mprotect(p, LEN, RW));
+		CHECK_MEM("content", copy, p, LEN);
+		free(copy);
+		munmap(p, LEN);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"none_and_back", none_and_back}, {"read_only", read_only}, {"striped", striped},
 		{"reserve_commit", reserve_commit}, {"errors", errors},	    {"exec", exec},
-		{"keys", keys},
+		{"leaves", leaves}, {"keys", keys},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }
