@@ -9,6 +9,7 @@
 //! The caller holds the gate shared, so no mapping changes meanwhile, and has locked the words of the whole run: who touches a
 //! page of it waits.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::kill_point;
@@ -26,7 +27,10 @@ use crate::sys::{self, Errno};
 
 /// Runs that can be on their way at once. Each takes up to [`BLOCK`] pages of filling, which nobody is charged for: they are
 /// part of the margin.
-const AREAS: u32 = 2;
+const FILLED: u32 = 2;
+/// Others, for runs without gaps. More threads than these wait for one another.
+const CLOSED: u32 = 6;
+const AREAS: u32 = FILLED + CLOSED;
 /// Least limit of the tree, in pages for each process there ever was at a time, for which the margin has room for that.
 const LIMIT_MIN: i64 = ((32 << 20) / PAGE) as i64;
 /// What a page of filling takes, in nanoseconds: to be got, to be zeroed, to be given back.
@@ -162,14 +166,14 @@ impl Scattered {
             && !self.turn.fetch_add(1, Ordering::Relaxed).is_multiple_of(MEASURED)
     }
 
-    fn take(&self) -> Option<u32> {
-        (0..AREAS).find(|area| self.taken.fetch_or(1 << area, Ordering::Acquire) >> area & 1 == 0)
+    fn take(&self, mut of: Range<u32>) -> Option<u32> {
+        of.find(|area| self.taken.fetch_or(1 << area, Ordering::Acquire) >> area & 1 == 0)
     }
 
-    /// One that others hold is free in a moment; `None` if not.
+    /// One for a run without gaps. If others hold them all one is free in a moment; `None` if not.
     fn wait_for(&self, mm: &Mm) -> Option<u32> {
         (0..NAPS).find_map(|_| {
-            let area = self.take();
+            let area = self.take(FILLED..AREAS);
             if area.is_none() {
                 mm.header().nap(NAP_US);
             }
@@ -201,7 +205,7 @@ pub(super) fn move_out(mm: &Mm, run: &Run) -> Option<u64> {
     if !scattered.is_wanted(mm, run) {
         return None;
     }
-    let area = scattered.take()?;
+    let area = scattered.take(0..FILLED)?;
     by_area(mm, run, area)
 }
 
