@@ -7,6 +7,9 @@ use crate::huge_out::{self, Turn};
 use crate::mem::each_touched;
 use crate::mm::{CHUNK_PAGES, Mm, RESIDENT_MASK};
 
+/// How often the oldest is stored for a free block.
+const TRIES: u32 = 4;
+
 /// MADV_PAGEOUT and COLD: moves what can be moved of pages `lo..hi` out, now.
 pub fn page_out(mm: &Mm, lo: u64, hi: u64) {
     each_touched(mm, lo, hi, |lo, hi| (lo..hi).for_each(|page| make_old(mm, page)));
@@ -44,14 +47,13 @@ fn make_old(mm: &Mm, page: u64) {
 }
 
 /// Windows with few pages fill all blocks long before the swap cache has too much: then the oldest are stored. A huge page may be the oldest, a
-/// block may keep a page that somebody works on, or others may take what is free.
+/// block may keep a page that somebody works on, and others may take what is free.
 fn free_block(mm: &Mm) -> Option<u64> {
-    for _ in 0..mm.frames.waiting().max(1) {
-        let free = mm.frames.take_free();
-        if free.is_some() {
-            return free;
-        }
+    let stored_first = || {
         store_oldest(mm, BLOCK);
-    }
-    mm.frames.take_free()
+        mm.frames.take_free()
+    };
+    mm.frames
+        .take_free()
+        .or_else(|| (0..TRIES).find_map(|_| stored_first()))
 }
