@@ -27,7 +27,7 @@ $(EMBEDDED): $(PRELOAD)
 	@mkdir -p $(dir $@)
 	objcopy --strip-all $< $@
 
-kill-build: $(EMBEDDED) ## the same with points at which processes kill themselves (see crates/farpage-core/src/kill.rs)
+kill-build: build ## the same with points at which processes kill themselves (see crates/farpage-core/src/kill.rs)
 	JEMALLOC_OVERRIDE=$(JEMALLOC) $(CARGO) build $(KILL) -p farpage-preload
 	FARPAGE_PRELOAD_SO=$(ROOT)/target/kill/kill/libfarpage_preload.so $(CARGO) build $(KILL) -p farpage-cli
 

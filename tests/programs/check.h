@@ -24,6 +24,8 @@
 #define PAGE ((size_t)4096)
 #define MIB ((size_t)1 << 20)
 #define NELEM(a) (sizeof(a) / sizeof((a)[0]))
+/* Not in the headers of glibc 2.36. */
+#define CALL_MSEAL 462
 
 struct group {
 	const char *name;

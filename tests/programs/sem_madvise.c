@@ -18,7 +18,6 @@
 #define ADVICE_COLLAPSE 25
 #define ADVICE_GUARD_INSTALL 102
 #define ADVICE_GUARD_REMOVE 103
-#define CALL_MSEAL 462
 
 static void dont_need(void)
 {

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 
 #define RW (PROT_READ | PROT_WRITE)
 #define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
@@ -405,6 +406,27 @@ static char *apart(void)
 	return p;
 }
 
+/* There the kernel was asked alone, and said EFAULT. */
+static void moved_on(char *p, size_t len)
+{
+	char *q = mremap(p, len, 2 * len, MREMAP_MAYMOVE);
+	if (!CHECK("grown where nothing is managed", q != MAP_FAILED))
+		return;
+	CHECK_FILL("what was there", q, len, 70);
+	CHECK_ZERO("what it grew by", q + len, len);
+	char *left = mremap(q, len, len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+	if (!CHECK("left mapped where nothing is managed", left != MAP_FAILED))
+		return;
+	CHECK_FILL("what left", left, len, 70);
+	CHECK_ZERO("what it left", q, len);
+	munmap(q, 2 * len);
+	char *room = free_room(len);
+	CHECK_EQ("onto managed addresses", (uintptr_t)room, (uintptr_t)mremap(left, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, room));
+	make_cold(room, len);
+	CHECK_FILL("managed again", room, len, 70);
+	munmap(room, len);
+}
+
 static void taken_apart(void)
 {
 	const size_t window = 64 * PAGE;
@@ -417,7 +439,7 @@ static void taken_apart(void)
 	room = mmap(NULL, window, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK_EQ("away", (uintptr_t)room, (uintptr_t)mremap(p, window, window, MREMAP_MAYMOVE | MREMAP_FIXED, room));
 	CHECK_FILL("where nothing is managed", room, window, 70);
-	munmap(room, window);
+	moved_on(room, window);
 	p = apart();
 	CHECK_ERR("too large", ENOMEM, mremap(p, window, (size_t)1 << 46, MREMAP_MAYMOVE));
 	/* Refused when a part of it had moved, and the program was ended for that. */
@@ -443,12 +465,37 @@ static void taken_apart(void)
 	munmap(p, window);
 }
 
+/* The program's own mappings, many of them. Those that the kernel does not merge again grow as many in a child of fork, where a limit of 64 said
+ * EFAULT. */
+static void many_mappings(void)
+{
+	struct utsname name;
+	unsigned major = 0, minor = 0;
+	uname(&name);
+	sscanf(name.release, "%u.%u", &major, &minor);
+	for (int cold = 0; cold < 2; cold++) {
+		char *p = mapped(90, cold), *room = free_room(LEN);
+		for (size_t at = PAGE; at < LEN; at += 2 * PAGE)
+			CHECK_OK("read-only page", mprotect(p + at, PAGE, PROT_READ));
+		char *q = mremap(p, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, room);
+		if (q == MAP_FAILED && errno == EFAULT && (major < 6 || (major == 6 && minor < 17))) {
+			skip("many_mappings", "Linux %u.%u moves one mapping", major, minor);
+			return;
+		}
+		CHECK_EQ("moved", (uintptr_t)room, (uintptr_t)q);
+		CHECK_FILL("content", room, LEN, 90);
+		CHECK_FAULT("read-only page", room + 11 * PAGE, ACCESS_WRITE, SEGV_DENIED);
+		CHECK_FAULT("old place", p + LEN - 1, ACCESS_READ, SEGV_UNMAPPED);
+		munmap(room, LEN);
+	}
+}
+
 /* A part of it must stay where it is: no page is lost. (The kernel by itself may have moved those before.) */
 static void sealed_part(void)
 {
 	const size_t window = 64 * PAGE;
 	char *p = mapped(80, true), *room = free_room(LEN);
-	if (syscall(462 /* mseal */, p + window, window, 0) != 0) {
+	if (syscall(CALL_MSEAL, p + window, window, 0) != 0) {
 		skip("sealed_part", "mseal: %s", strerror(errno));
 		return;
 	}
@@ -472,7 +519,7 @@ int main(int argc, char **argv)
 		{"dont_unmap", dont_unmap}, {"errors", errors}, {"arrays", arrays},
 		{"touched_and_moved_away", touched_and_moved_away}, {"foreign", foreign},
 		{"onto_what_others_read", onto_what_others_read},     {"away_and_large", away_and_large},
-		{"taken_apart", taken_apart}, {"sealed_part", sealed_part},
+		{"taken_apart", taken_apart}, {"many_mappings", many_mappings}, {"sealed_part", sealed_part},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -2,10 +2,9 @@
  * Usage: sem_remote [MIB] [GROUP]; MIB (default 16) is the size of the block that makes memory cold. */
 #include "check.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>

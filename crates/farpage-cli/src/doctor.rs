@@ -9,6 +9,7 @@ use std::io;
 
 use farpage::pool::{MANAGED_BASE, MANAGED_LEN};
 use farpage::supervisor;
+use farpage::sys::kernel_version;
 use farpage_core::units::format_size;
 use serde_json::{Value, json};
 
@@ -182,12 +183,6 @@ fn kernel() -> Check {
     } else {
         Check::bad("kernel", Status::Fail, detail, "boot Linux 6.8 or newer")
     }
-}
-
-/// Major and minor number of a release such as `6.8.0-41-generic`.
-fn kernel_version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn library() -> Check {

@@ -35,6 +35,7 @@ use crate::residency;
 use crate::sys;
 
 mod pieces;
+mod unmanaged;
 use pieces::Refusal;
 
 /// Pages that the kernel is asked about at a time.
@@ -97,7 +98,7 @@ pub fn mremap(request: Remap) -> i64 {
     let fixed = request.flags & libc::MREMAP_FIXED != 0;
     let touches = is_managed(request.old) || (fixed && managed_pages(request.new, request.new_len).is_some());
     if mm.mode.load(Ordering::Acquire) == mode::OFF || !touches {
-        return request.kernel();
+        return unmanaged::mremap(request);
     }
     let _watched = match errand::call(mm, libc::SYS_mremap, request.args()) {
         Ok(result) => return result,
@@ -231,7 +232,7 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
     };
     let alone = mm.gate.alone();
     mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
-    let result = request.kernel();
+    let result = unmanaged::at_place(request);
     if result < 0 {
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
         return result;

@@ -152,17 +152,8 @@ pub fn unmaps_first() -> bool {
     // SAFETY: a whole utsname.
     let told = unsafe { sys::call(libc::SYS_uname, [&raw mut name as u64, 0, 0, 0, 0, 0]) }.is_ok();
     let release = name.release.map(|letter| letter as u8);
-    !told || version(&release) < (6, 17)
-}
-
-/// Of `6.18.44-rc1`: 6 and 18.
-fn version(release: &[u8]) -> (u32, u32) {
-    let mut numbers = release.split(|byte| !byte.is_ascii_digit()).map(|digits| {
-        digits.iter().fold(0u32, |number, digit| {
-            number.saturating_mul(10).saturating_add(u32::from(digit - b'0'))
-        })
-    });
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    let release = core::str::from_utf8(&release).ok().filter(|_| told);
+    release.and_then(sys::kernel_version) < Some((6, 17))
 }
 
 /// Maps a scratch area anew, where it is gone; false if the place is somebody else's by now.
@@ -222,17 +213,4 @@ pub fn drop_each(mm: &Mm, addr: u64, pages: u64) -> bool {
             .for_each(|[addr, len]| drop_frames(mm, *addr, *len));
     }
     dropped == len as i64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions() {
-        assert_eq!(version(b"6.18.44-fc-v669\0\0"), (6, 18));
-        assert_eq!(version(b"6.8-rc1"), (6, 8));
-        assert_eq!(version(b"7"), (7, 0));
-        assert_eq!(version(b"unknown"), (0, 0));
-    }
 }

@@ -438,6 +438,13 @@ pub fn complain(parts: &[&str]) {
     unsafe { raw(libc::SYS_write, [2, buf.as_ptr() as u64, n as u64, 0, 0, 0]) };
 }
 
+/// Major and minor number of a release such as `6.8.0-41-generic`.
+#[must_use]
+pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
 /// A number as text without allocation.
 pub struct Num {
     digits: [u8; 20],

@@ -2,16 +2,22 @@
 //!
 //! The kernel merges neighbours that have the same anon_vma. A mapping whose pages all leave at once by mremap (the scratch area's way out, if
 //! it is one window) loses its own; its pages come back to the anon_vma of whatever lies beside them at that moment, so that after an
-//! mprotect of its middle its parts may never merge again. (A program that moved such memory got EFAULT.)
+//! mprotect of its middle its parts may never merge again. (A program that moved such memory got EFAULT.) In a child of fork, whose
+//! anon_vmas have the parent's beside them, they grow as many as it ever made borders.
 
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{EFAULT, Remap};
 use crate::maps;
-use crate::sys;
+use crate::sys::{self, Errno};
 
-/// Most mappings that are moved so. The list is not read again half way, where it might be refused.
-const MOST: usize = 64;
+static HAVE_MOVED: AtomicBool = AtomicBool::new(false);
+
+/// Whether any range of this process was moved in several pieces, so that such a range may lie where nothing is managed.
+pub(super) fn have_moved() -> bool {
+    HAVE_MOVED.load(Ordering::Relaxed)
+}
 
 /// Why a range was not moved.
 pub(super) struct Refusal {
@@ -26,35 +32,34 @@ impl Refusal {
     }
 }
 
-/// What the kernel has mapped of a range, without a hole.
-struct Pieces {
-    /// Where each of them ends.
-    ends: [u64; MOST],
-    count: usize,
-    /// Whether all have the same permissions.
-    are_alike: bool,
+impl From<Errno> for Refusal {
+    fn from(Errno(code): Errno) -> Refusal {
+        Refusal::of(-i64::from(code))
+    }
 }
 
-impl Pieces {
-    /// `None` if there is a hole, too many of them, or they can't be told.
-    fn of(range: &Range<u64>) -> Option<Pieces> {
-        let mut pieces = Pieces {
-            ends: [0; MOST],
-            count: 0,
-            are_alike: true,
-        };
-        let (mut covered, mut perms) = (range.start, None);
-        let listed = maps::each_mapping(|mapping| {
-            if mapping.start <= covered && mapping.end > covered && covered < range.end && pieces.count < MOST
-            {
-                covered = mapping.end.min(range.end);
-                pieces.are_alike &= *perms.get_or_insert(mapping.perms) == mapping.perms;
-                pieces.ends[pieces.count] = covered;
-                pieces.count += 1;
-            }
-            Ok(())
-        });
-        (listed.is_ok() && covered == range.end).then_some(pieces)
+/// Calls `f` with each part of a range that is one mapping, and its permissions, in order; that part may be moved meanwhile. EFAULT if there is a
+/// hole.
+fn each_piece(
+    range: Range<u64>,
+    mut f: impl FnMut(Range<u64>, [u8; 4]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut covered = range.start;
+    if range.is_empty() {
+        return Ok(());
+    }
+    maps::each_mapping(|mapping| {
+        let (from, to) = (mapping.start.max(range.start), mapping.end.min(range.end));
+        if from == covered && from < to {
+            covered = to;
+            f(from..to, mapping.perms)?;
+        }
+        Ok(())
+    })?;
+    if covered == range.end {
+        Ok(())
+    } else {
+        Err(Errno(libc::EFAULT))
     }
 }
 
@@ -71,57 +76,65 @@ pub(super) fn relocate(request: Remap, at_once: bool) -> Result<(), Refusal> {
             _ => return Ok(()),
         }
     }
-    let of_one_size = request.old_len == request.new_len;
-    match Pieces::of(&(request.old..request.old + request.old_len)) {
-        // What the program itself has made of several mappings is refused, as the kernel does (since 6.17 it moves them if their size stays).
-        Some(pieces) if pieces.count > 1 && (pieces.are_alike || of_one_size) => {
-            one_by_one(&request, &pieces)
-        }
-        Some(pieces) if pieces.count > 1 => Err(Refusal::of(EFAULT)),
-        _ => part(&request, 0, request.old_len).map_err(Refusal::of),
+    let (mut last, mut perms, mut are_alike) = (request.old, None, true);
+    let listed = each_piece(request.old..request.old + request.old_len, |piece, its| {
+        last = piece.start;
+        are_alike &= *perms.get_or_insert(its) == its;
+        Ok(())
+    });
+    if listed.is_err() {
+        return Ok(part(&request, 0, request.old_len)?);
     }
+    // What the program itself has made of several mappings is refused, as the kernel does (since 6.17 it moves them if their size stays).
+    if !are_alike && request.old_len != request.new_len {
+        return Err(Refusal::of(EFAULT));
+    }
+    one_by_one(&request, last - request.old)
 }
 
-/// The last comes first: what the range is to grow by is mostly why the kernel refuses.
-fn one_by_one(request: &Remap, pieces: &Pieces) -> Result<(), Refusal> {
-    let (ends, last) = (
-        &pieces.ends[..pieces.count - 1],
-        pieces.ends[pieces.count - 2] - request.old,
-    );
-    part(request, last, request.old_len).map_err(Refusal::of)?;
-    let mut done = 0;
-    for end in ends.iter().map(|end| end - request.old) {
-        if let Err(errno) = part(request, done, end) {
-            shrink(request, last);
-            move_back(request, last..request.old_len);
-            move_back(request, 0..done);
-            return Err(Refusal { errno, moved: true });
-        }
-        done = end;
+/// The last piece, from byte `last` on, comes first: what the range is to grow by is mostly why the kernel refuses.
+fn one_by_one(request: &Remap, last: u64) -> Result<(), Refusal> {
+    if last > 0 {
+        HAVE_MOVED.store(true, Ordering::Relaxed);
     }
-    Ok(())
+    part(request, last, request.old_len)?;
+    let mut done = 0;
+    let others = each_piece(request.old..request.old + last, |piece, _| {
+        part(request, piece.start - request.old, piece.end - request.old)?;
+        done = piece.end - request.old;
+        Ok(())
+    });
+    others.map_err(|errno| {
+        shrink(request, last).unwrap_or_else(|errno| stop(errno));
+        for moved in [last..request.old_len, 0..done] {
+            move_back(request, moved).unwrap_or_else(|errno| stop(errno));
+        }
+        Refusal {
+            moved: true,
+            ..Refusal::from(errno)
+        }
+    })
 }
 
 /// Moves bytes `from..to` of the range, which are in one mapping. With its end goes what it is to grow by.
-fn part(request: &Remap, from: u64, to: u64) -> Result<(), i64> {
+fn part(request: &Remap, from: u64, to: u64) -> Result<(), Errno> {
     let new_end = if to == request.old_len {
         request.new_len
     } else {
         to
     };
-    let result = Remap {
+    let moved = Remap {
         old: request.old + from,
         old_len: to - from,
         new_len: new_end - from,
         new: request.new + from,
         ..*request
-    }
-    .kernel();
-    if result < 0 { Err(result) } else { Ok(()) }
+    };
+    sys::check(moved.kernel()).map(drop)
 }
 
 /// The last piece, from byte `last` on, is as long as it was.
-fn shrink(request: &Remap, last: u64) {
+fn shrink(request: &Remap, last: u64) -> Result<(), Errno> {
     let cut = Remap {
         old: request.new + last,
         old_len: request.new_len - last,
@@ -129,33 +142,25 @@ fn shrink(request: &Remap, last: u64) {
         flags: 0,
         new: 0,
     };
-    if cut.kernel() < 0 {
-        stop(EFAULT);
-    }
+    sys::check(cut.kernel()).map(drop)
 }
 
 /// Moves bytes `of` of the range back. They may be one mapping at their new place, or several.
-fn move_back(request: &Remap, of: Range<u64>) {
-    if of.is_empty() {
-        return;
-    }
+fn move_back(request: &Remap, of: Range<u64>) -> Result<(), Errno> {
     let back = Remap {
-        old: request.new + of.start,
-        old_len: of.end - of.start,
-        new_len: of.end - of.start,
+        old: request.new,
+        old_len: request.old_len,
+        new_len: request.old_len,
         flags: libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-        new: request.old + of.start,
+        new: request.old,
     };
-    let pieces = Pieces::of(&(back.old..back.old + back.old_len)).unwrap_or_else(|| stop(EFAULT));
-    let mut done = 0;
-    for end in pieces.ends[..pieces.count].iter().map(|end| end - back.old) {
-        part(&back, done, end).unwrap_or_else(|errno| stop(errno));
-        done = end;
-    }
+    each_piece(request.new + of.start..request.new + of.end, |piece, _| {
+        part(&back, piece.start - back.old, piece.end - back.old)
+    })
 }
 
-fn stop(errno: i64) -> ! {
-    let code = sys::Num::new(errno.unsigned_abs(), 10);
+fn stop(Errno(errno): Errno) -> ! {
+    let code = sys::Num::new(errno as u64, 10);
     sys::die(&[
         "farpage: of memory that mremap was to move the kernel has moved a part only, and could not move it back, errno ",
         code.text(),
