@@ -148,7 +148,8 @@ def measure(result, job):
         result.held_peak_mib = max(result.held_peak_mib or 0, job.sampler.held)
         allowed = allowed_mib(result.budget_mib)
         check(job.oom_kills() == 0, f"{job.oom_kills()} OOM kills in the cgroup")
-        check(job.sampler.anon <= allowed, f"anonymous peak {job.sampler.anon:.1f} MiB, allowed {allowed:.1f}")
+        peak = f"anonymous peak {job.sampler.anon:.1f} MiB, in {job.sampler.processes} processes"
+        check(job.sampler.anon <= allowed, f"{peak}; allowed {allowed:.1f}")
 
 
 def check_nothing_left(job, leftovers):

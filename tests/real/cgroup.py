@@ -174,6 +174,7 @@ class Sampler(threading.Thread):
         super().__init__(daemon=True)
         self.cgroup = cgroup
         self.anon = self.shmem = self.held = 0.0
+        self.processes = 0  # when most was anonymous
         self._stop_asked = threading.Event()
 
     def run(self):
@@ -182,7 +183,8 @@ class Sampler(threading.Thread):
                 anon, shmem = self.cgroup.memory()
             except OSError:
                 continue
-            self.anon = max(self.anon, anon)
+            if anon > self.anon:
+                self.anon, self.processes = anon, len(self.cgroup.pids())
             self.shmem = max(self.shmem, shmem)
             self.held = max(self.held, anon + shmem)
 
