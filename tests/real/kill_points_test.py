@@ -40,6 +40,8 @@ TOGETHER = 15
 FEW = 6
 # How often what nobody passed is tried again.
 AGAIN = 3
+# By then all children of a tree have ended, each started anew up to a dozen times: 17 s alone, ten times that beside the soak's other lines.
+ENDS_S = 600
 # The pass that kills. In the soak later ones too, which rarely passed points do not come to.
 PASS = 2
 LATER_PASSES = (17, 80)
@@ -105,7 +107,7 @@ def start(context, armed, value):
     """The tree for these points."""
     budget, mib, rounds = (24, 64, 4) if context.soak else (20, 40, 1)
     argv = [program("killpoints"), mib, 3, rounds]
-    options = {"timeout_s": 240, "binary": KILL_FARPAGE, "env": {"FARPAGE_KILL_AT": value}}
+    options = {"timeout_s": ENDS_S + 60, "binary": KILL_FARPAGE, "env": {"FARPAGE_KILL_AT": value}}
     if any(map(of_areas, armed)):
         areas = ("compressed:6M", "a:1G", "b:1G")
         return swapoff_test.start(context, argv, budget, areas, slots="cache", **options)
@@ -133,7 +135,7 @@ def run_tree(context, armed):
         try:
             if any(map(of_areas, armed)):
                 empty_areas(context, job)
-            until(job, "all children ended", lambda: "quiet" in job.out.read_text(), 180)
+            until(job, "all children ended", lambda: "quiet" in job.out.read_text(), ENDS_S)
             report = sound(context, job)
             os.kill(job.process.pid, signal.SIGUSR1)
             code = job.wait()

@@ -23,7 +23,8 @@ use farpage_core::readahead::hits::WindowCounts;
 use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::areas::{self, OpenArea};
-use crate::pool::{Area, MAX_AREAS, Pool};
+use crate::ledger::living;
+use crate::pool::{Area, MAX_AREAS, Pool, ProcEntry, entry_state};
 use crate::supervisor::PathSpec;
 use crate::tier_files::{self, Followed};
 use crate::{check, compact, sys, thread};
@@ -33,15 +34,16 @@ pub use tier::{Tier, areas_of, has_compressed};
 
 /// A command is gone when it has not beaten for so long, in nanoseconds.
 const BEAT_MAX_NS: u64 = 5_000_000_000;
-/// Emptying an area ends when no slot of it became free for so long.
+/// Who does not answer for so long is waited for no more if some process of the tree is stopped.
 const PATIENCE_NS: u64 = 4_000_000_000;
+/// And else for so long. (On a busy machine with a slow disk no slot of an area became free for four seconds, and all processes ran.)
+const PATIENCE_MOST_NS: u64 = 30_000_000_000;
 /// And so long at most those that share what was compressed may take to name its new place.
 const RENAME_NS: u64 = 1_000_000_000;
 /// Looks that must find that no page names what is left, and the time before each.
 const LOOKS: u32 = 5;
 const LOOK_NS: u64 = 300_000_000;
-/// How long processes may take to open the file of a new area, and to close that of one taken away.
-const FOLLOW_NS: u64 = 5_000_000_000;
+/// How long processes may take to close the file of an area taken away.
 const CLOSE_NS: u64 = 1_000_000_000;
 /// Longest path, and longest answer, in bytes.
 pub const TEXT_MAX: usize = 4096;
@@ -363,6 +365,8 @@ impl Server {
             "some of its pages can't be read; check the device"
         } else if control.no_room.load(Ordering::Relaxed) > *no_room {
             "the rest of its pages finds no room; add an area with farpage swapon"
+        } else if waits_still(&self.pool, idle_ns) {
+            return;
         } else {
             "a process that has pages in it does not answer; let it run on if it is stopped"
         };
@@ -436,7 +440,7 @@ impl Server {
                 self.answer(phase::DONE);
                 return;
             }
-            Followed::Waiting(_) if now.saturating_sub(since_ns) < FOLLOW_NS => return,
+            Followed::Waiting(_) if waits_still(&self.pool, now.saturating_sub(since_ns)) => return,
             Followed::Waiting(pid) => {
                 format!("process {pid} does not answer; let it run on if it is stopped")
             }
@@ -466,6 +470,15 @@ impl Server {
         }
         self.answer(phase::DONE);
     }
+}
+
+/// Whether processes that have not done anything for so long, in nanoseconds, are waited for.
+fn waits_still(pool: &Pool, idle_ns: u64) -> bool {
+    let is_stopped = |entry: &ProcEntry| {
+        let pid = entry.pid.load(Ordering::Relaxed);
+        entry.state.load(Ordering::Relaxed) == entry_state::LIVE && living::is_stopped(pid)
+    };
+    idle_ns < PATIENCE_NS || (idle_ns < PATIENCE_MOST_NS && !pool.processes().iter().any(is_stopped))
 }
 
 /// The text of a refusal without the option's name before it.

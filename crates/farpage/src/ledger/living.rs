@@ -28,6 +28,14 @@ pub fn thread(pid: i32) -> Option<PathBuf> {
     threads.map(|thread| thread.path()).find(|thread| lives(thread))
 }
 
+/// Whether a process is stopped, by a signal or a debugger: it answers nobody.
+#[must_use]
+pub fn is_stopped(pid: i32) -> bool {
+    let directory = thread(pid).unwrap_or_else(|| PathBuf::from(format!("/proc/{pid}")));
+    let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
+    fields(&stat).is_some_and(|fields| matches!(fields.first(), Some(&"T" | &"t")))
+}
+
 /// As maps, statm and smaps_rollup are without memory.
 fn is_silent(text: &io::Result<String>) -> bool {
     match text {
@@ -52,4 +60,34 @@ pub fn fields(stat: &str) -> Option<Vec<&str>> {
 /// Whether these fields are of a thread that has ended.
 pub fn is_ended(fields: &[&str]) -> bool {
     matches!(fields.first(), Some(&"Z" | &"X"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    fn becomes(pid: i32, stopped: bool) -> bool {
+        let end = Instant::now() + Duration::from_secs(60);
+        while is_stopped(pid) != stopped && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        is_stopped(pid) == stopped
+    }
+
+    /// It ends with its input.
+    #[test]
+    fn who_is_stopped() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        for (signal, stopped) in [("-STOP", true), ("-CONT", false)] {
+            let sent = Command::new("kill").args([signal, &pid.to_string()]).status();
+            assert!(sent.is_ok_and(|status| status.success()), "{signal}");
+            assert!(becomes(pid, stopped), "{signal}");
+        }
+        drop(child.stdin.take());
+        assert!(child.wait().expect("its end").success());
+        assert!(!is_stopped(pid), "ended");
+    }
 }
