@@ -401,10 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_versions() {
-        assert_eq!(kernel_version("6.18.44-fc-v669"), Some((6, 18)));
-        assert_eq!(kernel_version("6.8-rc1"), Some((6, 8)));
-        assert_eq!(kernel_version("unknown"), None);
+    fn oldest_kernel() {
         assert!(kernel_version("6.18.44") >= Some(KERNEL_MIN));
         assert!(kernel_version("5.15.0") < Some(KERNEL_MIN) && None < Some(KERNEL_MIN));
     }

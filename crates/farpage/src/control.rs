@@ -34,11 +34,11 @@ pub use tier::{Tier, areas_of, has_compressed};
 
 /// A command is gone when it has not beaten for so long, in nanoseconds.
 const BEAT_MAX_NS: u64 = 5_000_000_000;
-/// Who does not answer for so long is waited for no more if some process of the tree is stopped.
+/// How long it is waited for processes that do nothing of what they are asked, in nanoseconds: if some process of the tree is stopped,
 const PATIENCE_NS: u64 = 4_000_000_000;
-/// And else for so long. (On a busy machine with a slow disk no slot of an area became free for four seconds, and all processes ran.)
+/// and else. (On a busy machine with a slow disk no slot of an area became free for four seconds, and all processes ran.)
 const PATIENCE_MOST_NS: u64 = 30_000_000_000;
-/// And so long at most those that share what was compressed may take to name its new place.
+/// How long at most those that share what was compressed may take to name its new place.
 const RENAME_NS: u64 = 1_000_000_000;
 /// Looks that must find that no page names what is left, and the time before each.
 const LOOKS: u32 = 5;

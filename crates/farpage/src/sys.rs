@@ -538,6 +538,18 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn kernel_versions() {
+        assert_eq!(kernel_version("6.18.44-fc-v669"), Some((6, 18)));
+        assert_eq!(
+            kernel_version("6.18.44-fc-v669\0\0"),
+            Some((6, 18)),
+            "as uname has it"
+        );
+        assert_eq!(kernel_version("6.8-rc1"), Some((6, 8)));
+        assert_eq!(kernel_version("unknown"), None);
+    }
+
     /// The signal went to the process once: it was for the first thread, and this one exited with 134 before that took it.
     #[test]
     fn what_must_not_go_on_ends_by_the_signal_in_whichever_thread_it_was_found() {

@@ -32,8 +32,7 @@ pub fn thread(pid: i32) -> Option<PathBuf> {
 #[must_use]
 pub fn is_stopped(pid: i32) -> bool {
     let directory = thread(pid).unwrap_or_else(|| PathBuf::from(format!("/proc/{pid}")));
-    let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
-    fields(&stat).is_some_and(|fields| matches!(fields.first(), Some(&"T" | &"t")))
+    state_is(&directory, |fields| matches!(fields.first(), Some(&"T" | &"t")))
 }
 
 /// As maps, statm and smaps_rollup are without memory.
@@ -45,10 +44,13 @@ fn is_silent(text: &io::Result<String>) -> bool {
 }
 
 fn lives(directory: &Path) -> bool {
-    fs::read_to_string(directory.join("stat"))
-        .ok()
-        .and_then(|stat| fields(&stat).map(|fields| !is_ended(&fields)))
-        .unwrap_or(false)
+    state_is(directory, |fields| !is_ended(fields))
+}
+
+/// False, too, where it can't be read.
+fn state_is(directory: &Path, wanted: impl Fn(&[&str]) -> bool) -> bool {
+    let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
+    fields(&stat).is_some_and(|fields| wanted(&fields))
 }
 
 /// The fields of /proc/PID/stat from the third on, the state. The name before it, in parentheses, may hold anything.
