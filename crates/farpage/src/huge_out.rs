@@ -84,10 +84,12 @@ fn swapout(mm: &Mm) -> SwapOut {
     SwapOut::ALL.get(setting).copied().unwrap_or_default()
 }
 
-/// Whether all windows of the chunk leave now, by the time of their loading: one of them has, and no others come before the rest.
+/// Whether all windows of the chunk leave now: half of them at least are the oldest, and none was loaded into again. The others may have
+/// gone round once, as the first ones of memory that is written for the first time do: it comes a few pages at a time.
 pub fn leaves_together(mm: &Mm, chunk: u64) -> bool {
     let windows = chunk / BLOCK..(chunk + CHUNK_PAGES) / BLOCK;
-    mm.queue.leads_with(windows, CHUNK_PAGES / BLOCK - 1)
+    // One has come already.
+    mm.queue.leads_with(windows, CHUNK_PAGES / BLOCK / 2 - 1)
 }
 
 /// Small pages that nearly all were resident may come back as one.

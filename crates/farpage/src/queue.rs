@@ -170,13 +170,17 @@ impl Queue {
         None
     }
 
-    /// Whether the next `count` windows all are of these, and none of them was referenced.
+    /// Whether the next `count` windows at least are of these, and none of these was referenced.
     pub fn leads_with(&self, windows: Range<u64>, count: u64) -> bool {
+        let is_referenced = |window| self.flags_of(window).load(Ordering::Relaxed) & REFERENCED != 0;
+        if windows.clone().any(is_referenced) {
+            return false;
+        }
         let ends = self.ends.lock();
         ends.len >= count
             && (0..count).all(|nth| {
-                let window = u64::from(self.entry(ends.head + nth).load(Ordering::Relaxed));
-                windows.contains(&window) && self.flags_of(window).load(Ordering::Relaxed) & REFERENCED == 0
+                let window = self.entry(ends.head + nth).load(Ordering::Relaxed);
+                windows.contains(&u64::from(window))
             })
     }
 
@@ -309,6 +313,20 @@ mod tests {
         assert!(!queue.leads_with(16..24, 7), "one was loaded again");
         queue.dequeue();
         assert!(!queue.leads_with(3..4, 9), "there are not so many");
+    }
+
+    #[test]
+    fn what_was_written_from_its_start_leads_though_its_first_windows_have_gone_round() {
+        let queue = queue(0);
+        (16..24).for_each(|window| queue.loaded(window * WINDOW, 64));
+        // Memory that is new comes a few pages at a time at first.
+        queue.loaded(16 * WINDOW, 1);
+        queue.loaded(17 * WINDOW, 1);
+        (40..48).for_each(|window| queue.loaded(window * WINDOW, 64));
+        assert_eq!(queue.dequeue(), Some(18));
+        assert!(queue.leads_with(16..24, 5) && !queue.leads_with(16..24, 6));
+        queue.loaded(17 * WINDOW, 1);
+        assert!(!queue.leads_with(16..24, 5), "one was loaded again");
     }
 
     #[test]
