@@ -43,15 +43,10 @@ demo: deps build ## sort 1.5 GB of NumPy data in a 384 MB budget
 test: deps build kill-build ## unit tests, then real programs at 3 to 5 times their budget (10 to 25 minutes)
 	@JEMALLOC_OVERRIDE=$(JEMALLOC) $(PYTHON) tests/real/all.py
 
-SOAK = FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak --json build/soak
-# Lines of their own, one for each delivery.
-LONG := stress- xz-9 kill-points
-soak: deps build kill-build programs ## the same programs, larger, and beside them the other tests and the stress program (2 hours)
-	@$(SOAK)-signal.json $(LONG:%=--only %) --delivery signal & signal=$$!; \
-	$(SOAK)-thread.json $(LONG:%=--only %) --delivery thread & thread=$$!; \
-	$(SOAK)-programs.json --part programs $(LONG:%=--without %) & programs=$$!; \
-	$(SOAK)-tests.json --part tests $(LONG:%=--without %); failed=$$?; \
-	for part in $$signal $$thread $$programs; do wait $$part || failed=1; done; exit $$failed
+# What takes longest first: then the lines end at about the same time.
+FIRST := stress-32M stress-128M stress-8M kill-points pauses huge-sizes swapoff-stress
+soak: deps build kill-build programs ## the same programs, larger, and beside them the stress program and what make test has no time for (2 hours)
+	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak --lines 4 $(FIRST:%=--first %) --json build/soak.json
 
 loom: ## every interleaving of the swap core's shared words, within bounds (half a minute, and the build)
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom $(CARGO) test --release -p farpage-core --lib models

@@ -13,7 +13,7 @@ from pathlib import Path
 from common import FARPAGE, Skip, check
 from context import numpy_sort, test
 
-ALL = ("quick", "soak", "user")
+ALL = ("quick", "user")
 STATS_KEYS = (
     "schema ram_budget_bytes peak_tree_bytes pgmajfault pswpin pswpout zswpin zswpout swpin_zero swpout_zero "
     "swap_ra swap_ra_hit thp_swpout thp_swpout_fallback thp_swpin stall_ns compression_ratio"

@@ -14,18 +14,20 @@ REGISTRY = []
 
 @dataclasses.dataclass
 class Test:
-    """A test function and where it runs. `per_delivery`: once for each delivery of the suite, else once."""
+    """A test function and where it runs. `per_delivery`: once for each delivery of the suite, else once. `grows`: larger or longer in
+    the soak, which runs of the others only what `make test` does not."""
 
     name: str
     function: object
     suites: tuple
     per_delivery: bool
+    grows: bool = False
 
 
-def test(name, suites=("quick", "soak"), per_delivery=False):
+def test(name, suites=("quick", "soak"), per_delivery=False, grows=False):
     """Registers a function of one Context as a test."""
     def register(function):
-        REGISTRY.append(Test(name, function, suites, per_delivery))
+        REGISTRY.append(Test(name, function, suites, per_delivery, grows))
         return function
 
     return register

@@ -148,7 +148,7 @@ def run_tree(context, armed):
         return killed_at(job)
 
 
-@test("kill-points", per_delivery=True)
+@test("kill-points", per_delivery=True, grows=True)
 def kill_points(context):
     """A process dies at each point; the rest goes on and the pool is sound afterwards."""
     check(os.access(KILL_FARPAGE, os.X_OK), f"{KILL_FARPAGE} is missing: make kill-build")
@@ -173,7 +173,7 @@ def kill_points(context):
                 run_tree(context, {name: count for name in kind[at : at + FEW]})
 
 
-@test("kill-in-mremap", per_delivery=True)
+@test("kill-in-mremap", per_delivery=True, grows=True)
 def kill_in_mremap(context):
     """A process dies while it moves memory that it shares with its parent: two of its words name one reference then. Both were put, and the
     parent's page with them: an impossible swap entry, or a page of somebody else's."""
@@ -307,7 +307,7 @@ def kill_supervisor_at(context):
 PAUSES = (("unpack-owner", 32, 3000), ("any", 256, 2000))
 
 
-@test("pauses", per_delivery=True)
+@test("pauses", per_delivery=True, grows=True)
 def pauses(context):
     """Threads are held up between two instructions for longer than the others take to change everything around them."""
     seconds = 180 if context.soak else 12

@@ -68,4 +68,4 @@ def beside(words):
 
 
 for _name, _words, _suites in (("never", [], ("quick", "soak")), ("always", ["--huge", "always"], ("soak",))):
-    REGISTRY.append(Test(f"ksm-huge-{_name}", beside(_words), _suites, True))
+    REGISTRY.append(Test(f"ksm-huge-{_name}", beside(_words), _suites, True, grows=True))

@@ -12,7 +12,7 @@ IO_SETUP = 206
 LARGEST = {"none": 0, "cluster": 8, "vma": 8, "adaptive": 1024}
 
 
-@test("readahead", per_delivery=True)
+@test("readahead", per_delivery=True, grows=True)
 def readahead(context):
     mib, budget = (512, 128) if context.soak else (64, 24)
     for policy, largest in LARGEST.items():
@@ -69,7 +69,7 @@ for _policy in ("none", "cluster", "vma"):
     REGISTRY.append(Test(f"stress-readahead-{_policy}", _run, ("soak",), True))
 
 
-@test("readahead-columns", ("quick", "soak"), per_delivery=True)
+@test("readahead-columns", ("quick", "soak"), per_delivery=True, grows=True)
 def columns(context):
     """Columns of a matrix: many reads in flight together, and one after the other where the kernel refuses that."""
     mib, budget = (512, 128) if context.soak else (96, 32)

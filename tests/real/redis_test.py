@@ -94,7 +94,7 @@ def digest_of_dump(context):
             server.kill()
 
 
-@test("redis", ("quick", "soak"), per_delivery=True)
+@test("redis", ("quick", "soak"), per_delivery=True, grows=True)
 def redis_server(context):
     require(("redis-server", "redis-benchmark"))
     # The dump is written in the order of a hash: a page at random for each key.

@@ -1,7 +1,7 @@
 """Real programs under farpage, inside a memory cgroup that holds them to their budget.
 
     run.py [--suite quick|soak|user] [--only NAME ...] [--without NAME ...] [--delivery signal|thread|both]
-           [--part programs|tests] [--budget-check] [--list] [--json FILE]
+           [--first NAME ...] [--lines N] [--budget-check] [--list] [--json FILE]
 
 quick: what `make test` runs. soak: larger and longer. user: as an ordinary user (uid 65534 when we are root), who has
 only UFFD_USER_MODE_ONLY. --budget-check: a test whose budget could not be checked counts as skipped.
@@ -40,6 +40,7 @@ from cases import fresh_directory, run_case
 from cgroup import Cgroup, sweep
 from common import BUILD, FARPAGE, NOBODY, ROOT, Result, Skip
 from context import REGISTRY, run_test
+from lines import in_lines
 from proc import Job, Limits, end_cleanly_on_signals
 from programs import real_programs
 
@@ -84,6 +85,10 @@ def wanted(name, suite, deliveries):
     return deliveries if suite == "soak" or in_quick else deliveries[:1]
 
 
+def runs_in_quick(entry):
+    return wanted(entry.name, "quick", ["signal", "thread"]) if entry.per_delivery else ["auto"]
+
+
 def with_settings():
     """(name, function) of real programs with settings, by signal: every other program with each, so each with three of them."""
     plan = []
@@ -117,13 +122,14 @@ def registered(suite, deliveries):
     for entry in REGISTRY:
         if suite not in entry.suites:
             continue
-        for delivery in wanted(entry.name, suite, deliveries) if entry.per_delivery else ["auto"]:
+        runs = wanted(entry.name, suite, deliveries) if entry.per_delivery else ["auto"]
+        if suite == "soak" and "quick" in entry.suites and not entry.grows:
+            # Not once more what `make test` runs.
+            runs = [delivery for delivery in runs if delivery not in runs_in_quick(entry)]
+        for delivery in runs:
             name = entry.name + (f"/{delivery}" if entry.per_delivery else "") + ("/user" if as_user else "")
             plan.append((name, lambda entry=entry, delivery=delivery: run_test(entry, delivery, suite, as_user)))
     return plan
-
-
-PARTS = {"programs": programs, "tests": registered}
 
 
 def row(result):
@@ -186,13 +192,24 @@ def run_one(name, function, strict, known):
     return result
 
 
+def run_plan(plan, options, known):
+    """The results of all tests of the plan, in its order."""
+    run = lambda item: run_one(*item, options.budget_check, known)  # noqa: E731
+    if options.lines == 1:
+        return [run(item) for item in plan]
+    ended = dict(in_lines(options.lines, plan, run))
+    died = "the line of tests that it was in has died"
+    return [ended.get(index) or Result(name, "FAIL", died) for index, (name, _) in enumerate(plan)]
+
+
 def arguments():
     parser = argparse.ArgumentParser(description="Real programs under farpage.")
     parser.add_argument("--suite", choices=("quick", "soak", "user"), default="quick")
     parser.add_argument("--only", action="append", default=[], help="tests whose name starts with this")
     parser.add_argument("--without", action="append", default=[], help="not those whose name starts with this")
-    parser.add_argument("--part", choices=PARTS, action="append", help="real programs, or what is more than a run of one")
     parser.add_argument("--delivery", choices=("signal", "thread", "both"))
+    parser.add_argument("--first", action="append", default=[], help="those whose name starts with this come first")
+    parser.add_argument("--lines", type=int, default=1, help="so many tests at a time")
     parser.add_argument("--budget-check", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", default=BUILD / "real.json")
@@ -205,10 +222,11 @@ def main():
     # An ordinary user has no full userfaultfd, so the thread delivery is not tested as one.
     chosen = options.delivery or ("signal" if options.suite == "user" else "both")
     deliveries = ["signal", "thread"] if chosen == "both" else [chosen]
-    plan = [item for part in options.part or PARTS for item in PARTS[part](options.suite, deliveries)]
+    plan = programs(options.suite, deliveries) + registered(options.suite, deliveries)
     if options.only:
         plan = [item for item in plan if item[0].startswith(tuple(options.only))]
     plan = [item for item in plan if not item[0].startswith(tuple(options.without))]
+    plan.sort(key=lambda item: not item[0].startswith(tuple(options.first)))
     if options.list:
         print("\n".join(name for name, _ in plan))
         return 0
@@ -231,8 +249,7 @@ def main():
         plan = []
     # What is not passed yet is skipped by name, unless it is asked for.
     known = {} if options.only or options.suite == "soak" else not_yet()
-    for name, function in plan:
-        results.append(run_one(name, function, options.budget_check, known))
+    results += run_plan(plan, options, known)
     return report(options, results, time.monotonic() - started)
 
 

@@ -166,7 +166,7 @@ def swap_overfull_random(context):
     check(got.err.count("all swap is full") == 1, f"what the user was told: {got.err[-200:]}")
 
 
-@test("ragged", per_delivery=True)
+@test("ragged", per_delivery=True, grows=True)
 def ragged(context):
     """Threads write at random what is on its way out, in windows with gaps: no write is lost (see decision 0024)."""
     touches = 400_000 if context.soak else 40_000
@@ -245,7 +245,7 @@ def called_up(context):
     check(len(shown) == 2, f"active: {shown}")
 
 
-@test("activate", per_delivery=True)
+@test("activate", per_delivery=True, grows=True)
 def activate(context):
     """Threads are in system calls while their process begins to be managed. What waited in the kernel then got EFAULT, and what
     made a call at that moment was ended by SIGSYS."""
@@ -274,7 +274,7 @@ def filtered(context):
     check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
-@test("altstacks", ("quick", "soak", "user"), per_delivery=True)
+@test("altstacks", ("quick", "soak", "user"), per_delivery=True, grows=True)
 def altstacks(context):
     """Small alternate stacks that nobody has touched. The first fault of a thread was its last: the kernel could not write its frame
     there. And a thread that was asked whether its call had ended, while a fault of its was answered elsewhere, lost the frame of that

@@ -93,7 +93,7 @@ for _suite, _shapes, _seconds in (("quick", QUICK_SHAPES, QUICK_SECONDS), ("soak
 REGISTRY.append(Test("stress-32M-4t-2p-user", stress((32, 4, 2, 0), 10), ("user",), True))
 
 
-@test("kill-children", per_delivery=True)
+@test("kill-children", per_delivery=True, grows=True)
 def kill_children(context):
     """SIGKILL to children at random moments: the rest of the tree goes on with the right bytes."""
     kills, seconds = (600, 180) if context.soak else (20, 15)
@@ -133,7 +133,7 @@ def counted_again(context, pid, seconds=30):
     return report
 
 
-@test("check-after-kills", ("quick", "soak"), per_delivery=True)
+@test("check-after-kills", ("quick", "soak"), per_delivery=True, grows=True)
 def check_after_kills(context):
     """SIGKILL to children at random moments, inside cluster locks too: the pool agrees with itself all the while, and no reference
     stays lost."""
@@ -163,7 +163,7 @@ def check_after_kills(context):
 SORT = Case("np-sort", 32, [VENV_PYTHON, WORK / "np_sort.py", 96], (str(VENV_PYTHON),))
 
 
-@test("kill-supervisor", ("quick", "soak", "user"), per_delivery=True)
+@test("kill-supervisor", ("quick", "soak", "user"), per_delivery=True, grows=True)
 def kill_supervisor(context):
     """SIGKILL to `farpage run` itself: the tree ends or goes on safely, and nothing is left behind."""
     require(SORT.needs)

@@ -351,7 +351,7 @@ def swapoff_orders(context):
         finish(context, job)
 
 
-@test("swapoff-stress", ("quick", "soak"), per_delivery=True)
+@test("swapoff-stress", ("quick", "soak"), per_delivery=True, grows=True)
 def swapoff_stress(context):
     """Areas leave and join in turn, with compressed pages beside them, while processes fork and touch everything."""
     seconds = 120 if context.soak else 9
