@@ -230,6 +230,9 @@ def main():
     if options.list:
         print("\n".join(name for name, _ in plan))
         return 0
+    if not plan:
+        print(f"run.py: suite {options.suite} has no such test: --list names them", file=sys.stderr)
+        return 2
     if not os.access(FARPAGE, os.X_OK):
         print(f"run.py: {FARPAGE} is missing: make build", file=sys.stderr)
         return 2
