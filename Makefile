@@ -44,7 +44,7 @@ test: deps build kill-build ## unit tests, then real programs at 3 to 5 times th
 	@JEMALLOC_OVERRIDE=$(JEMALLOC) $(PYTHON) tests/real/all.py
 
 # What takes longest first: then the lines end at about the same time.
-FIRST := stress-32M stress-128M stress-8M kill-points pauses huge-sizes swapoff-stress
+FIRST := kill-points xz-9 pauses huge-sizes stress- swapoff-stress kill-
 soak: deps build kill-build programs ## the same programs, larger, and beside them the stress program and what make test has no time for (2 hours)
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak --lines 4 $(FIRST:%=--first %) --json build/soak.json
 

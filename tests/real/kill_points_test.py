@@ -37,7 +37,7 @@ KILL_FARPAGE = ROOT / "target/kill/kill/farpage"
 SOURCE = ROOT / "crates/farpage-core/src/kill.rs"
 # Points armed in one tree; at later passes fewer, so that each still kills.
 TOGETHER = 15
-FEW = 6
+FEW = 10
 # How often what nobody passed is tried again.
 AGAIN = 3
 # By then all children of a tree have ended, each started anew up to a dozen times: 17 s alone, ten times that beside the soak's other lines.

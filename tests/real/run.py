@@ -208,7 +208,7 @@ def arguments():
     parser.add_argument("--only", action="append", default=[], help="tests whose name starts with this")
     parser.add_argument("--without", action="append", default=[], help="not those whose name starts with this")
     parser.add_argument("--delivery", choices=("signal", "thread", "both"))
-    parser.add_argument("--first", action="append", default=[], help="those whose name starts with this come first")
+    parser.add_argument("--first", action="append", default=[], help="those whose name starts with this come first, in this order")
     parser.add_argument("--lines", type=int, default=1, help="so many tests at a time")
     parser.add_argument("--budget-check", action="store_true")
     parser.add_argument("--list", action="store_true")
@@ -226,7 +226,7 @@ def main():
     if options.only:
         plan = [item for item in plan if item[0].startswith(tuple(options.only))]
     plan = [item for item in plan if not item[0].startswith(tuple(options.without))]
-    plan.sort(key=lambda item: not item[0].startswith(tuple(options.first)))
+    plan.sort(key=lambda item: next((n for n, name in enumerate(options.first) if item[0].startswith(name)), len(options.first)))
     if options.list:
         print("\n".join(name for name, _ in plan))
         return 0
