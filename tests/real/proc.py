@@ -171,11 +171,16 @@ def _close_all():
 
 
 def end_cleanly_on_signals():
-    """SIGTERM, SIGHUP and Ctrl-C leave by the ordinary way, so that every job is closed."""
+    """SIGTERM, SIGHUP and Ctrl-C leave by the ordinary way, so that every job is closed. The first one: a second would cut that short
+    (Ctrl-C reaches a line of tests itself, and then the SIGTERM of who started it)."""
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
     def leave(number, _frame):
+        for later in numbers:
+            signal.signal(later, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in numbers:
         signal.signal(number, leave)
 
 
