@@ -81,7 +81,7 @@ def huge_sizes(context):
     """Discard, swap-in and swap-out of 4 KiB, 64 KiB and 2 MiB at random, with a tenth of the slots free at least: under 5 % of the huge
     pages find no cluster. (Before, 84 to 87 % did not: small pages that left in windows took free clusters for their long runs,
     and chunks that came in small left so for good.)"""
-    live, area, rounds = (500, 560, 100) if context.soak else (140, 156, 60)
+    live, area, rounds = (500, 560, 300) if context.soak else (140, 156, 60)
     extra = ["--eager", "--swap", f"/var/tmp:{area}M", "--huge", "always"]
     got = context.budget_run(128, [program("swapsizes"), live, rounds], timeout_s=900, extra=extra)
     check(got.code == 0, failures(got))

@@ -85,8 +85,12 @@ def wanted(name, suite, deliveries):
     return deliveries if suite == "soak" or in_quick else deliveries[:1]
 
 
-def runs_in_quick(entry):
-    return wanted(entry.name, "quick", ["signal", "thread"]) if entry.per_delivery else ["auto"]
+def runs_of(entry, suite, deliveries):
+    """By which of them a registered test runs; the soak leaves out what `make test` runs at the same size."""
+    runs = wanted(entry.name, suite, deliveries) if entry.per_delivery else ["auto"]
+    if suite != "soak" or "quick" not in entry.suites or entry.grows:
+        return runs
+    return [delivery for delivery in runs if delivery not in runs_of(entry, "quick", ["signal", "thread"])]
 
 
 def with_settings():
@@ -122,11 +126,7 @@ def registered(suite, deliveries):
     for entry in REGISTRY:
         if suite not in entry.suites:
             continue
-        runs = wanted(entry.name, suite, deliveries) if entry.per_delivery else ["auto"]
-        if suite == "soak" and "quick" in entry.suites and not entry.grows:
-            # Not once more what `make test` runs.
-            runs = [delivery for delivery in runs if delivery not in runs_in_quick(entry)]
-        for delivery in runs:
+        for delivery in runs_of(entry, suite, deliveries):
             name = entry.name + (f"/{delivery}" if entry.per_delivery else "") + ("/user" if as_user else "")
             plan.append((name, lambda entry=entry, delivery=delivery: run_test(entry, delivery, suite, as_user)))
     return plan
