@@ -435,6 +435,38 @@ static void lock(void)
 	locked_and_moved(len);
 }
 
+static void *unlock_one(void *page)
+{
+	for (int turn = 0; turn < 20000; turn++)
+		munlock(page, PAGE);
+	return NULL;
+}
+
+/* A page is unlocked while another thread locks it and its neighbours: afterwards it can leave. The lock was noted before the page had it, and
+ * what munlock took then was another's, so that the page stayed for good. */
+static void locked_and_unlocked(void)
+{
+	char *p = map_window();
+	const size_t len = 8 * PAGE;
+	fill(p, WINDOW, 94);
+	if (mlock(p, len) != 0) {
+		skip("locked_and_unlocked", "mlock: %s", strerror(errno));
+		return;
+	}
+	pthread_t other;
+	CHECK_EQ("pthread_create", 0, pthread_create(&other, NULL, unlock_one, p + 7 * PAGE));
+	for (int turn = 0; turn < 20000; turn++)
+		CHECK_OK("mlock", mlock(p, len));
+	pthread_join(other, NULL);
+	CHECK_OK("munlock", munlock(p, len));
+	make_cold(p, WINDOW);
+	unsigned char seen[8];
+	CHECK_OK("mincore", mincore(p, len, seen));
+	for (size_t i = 0; getenv("EXPECT_COLD") && i < NELEM(seen); i++)
+		CHECK_EQ("a page that was unlocked has left", 0, seen[i] & 1);
+	CHECK_FILL("content", p, WINDOW, 94);
+}
+
 static void in_core(void)
 {
 	char *p = map_anon(LEN);
@@ -499,6 +531,7 @@ int main(int argc, char **argv)
 		{"dont_need", dont_need}, {"left_in_calls", left_in_calls}, {"dropped_under_a_call", dropped_under_a_call},
 		{"sealed", sealed}, {"lazy_free", lazy_free},   {"hints", hints}, {"page_out", page_out},
 		{"huge", huge},		  {"guard", guard},	      {"by_process", by_process}, {"lock", lock}, {"locked_in_parts", locked_in_parts},
+		{"locked_and_unlocked", locked_and_unlocked},
 		{"in_core", in_core},	  {"sync_memory", sync_memory}, {"lock_all", lock_all},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));

@@ -420,11 +420,18 @@ static void moved_on(char *p, size_t len)
 	CHECK_FILL("what left", left, len, 70);
 	CHECK_ZERO("what it left", q, len);
 	munmap(q, 2 * len);
+	char *small = mmap(NULL, len, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK_EQ("less of it", (uintptr_t)small, (uintptr_t)mremap(left, len, len - 3 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, small));
+	CHECK_FILL("what there is of it", small, len - 3 * PAGE, 70);
+	CHECK_FAULT("the rest", left + len - 1, ACCESS_READ, SEGV_UNMAPPED);
+	left = small;
+	len -= 3 * PAGE;
 	char *room = free_room(len);
 	CHECK_EQ("onto managed addresses", (uintptr_t)room, (uintptr_t)mremap(left, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, room));
 	make_cold(room, len);
 	CHECK_FILL("managed again", room, len, 70);
 	munmap(room, len);
+	munmap(small + len, 3 * PAGE);
 }
 
 static void taken_apart(void)
@@ -499,6 +506,8 @@ static void sealed_part(void)
 		skip("sealed_part", "mseal: %s", strerror(errno));
 		return;
 	}
+	CHECK("left mapped", mremap(p, LEN, LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL) == MAP_FAILED);
+	CHECK_FILL("content after a refusal", p, LEN, 80);
 	CHECK_ERR("moved", EPERM, mremap(p, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, room));
 	char *copy = must_malloc(LEN);
 	fill(copy, LEN, 80);

@@ -462,6 +462,47 @@ static void clone_writes_numbers(void)
 	}
 }
 
+static int end_at_once(void *argument)
+{
+	return argument == full ? 7 : 1;
+}
+
+/* One word for both numbers, which the kernel clears as the child ends: its maker wrote the number to it afterwards, and who waits for the end
+ * waited for good. Or the maker's own stack is out, and the child began in the middle of its memory. */
+static void *clone_clears_the_number(void *unused)
+{
+	const size_t stack_len = 64 * PAGE;
+	const int flags = CLONE_VM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
+	char *stack = map_anon(stack_len), *words = map_window();
+	volatile int *number = (int *)words;
+	for (int round = 0; round < 200; round++) {
+		int waits = round % 2 ? CLONE_VFORK : 0;
+		memset(words, 1, WINDOW);
+		make_cold(words, WINDOW);
+		pid_t pid = clone(end_at_once, stack + stack_len, flags | waits, full, number, NULL, number);
+		CHECK("clone", pid > 0);
+		CHECK("its number, or that it has ended", *number == 0 || (*number == pid && !waits));
+		CHILD_EXPECT("a child by clone", pid, 7);
+		CHECK_EQ("the number of a child that has ended", 0, *number);
+	}
+	munmap(stack, stack_len);
+	return unused;
+}
+
+static void clone_clears(void)
+{
+	clone_clears_the_number(NULL);
+	pthread_attr_t attr;
+	pthread_t thread;
+	char *stack = map_anon(MIB);
+	pthread_attr_init(&attr);
+	CHECK_EQ("pthread_attr_setstack", 0, pthread_attr_setstack(&attr, stack, MIB));
+	CHECK_EQ("pthread_create", 0, pthread_create(&thread, &attr, clone_clears_the_number, NULL));
+	pthread_join(thread, NULL);
+	pthread_attr_destroy(&attr);
+	munmap(stack, MIB);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -469,6 +510,7 @@ int main(int argc, char **argv)
 		{"killed_in_mappings", killed_in_mappings}, {"killed_at_exec", killed_at_exec},
 		{"killed_in_fork", killed_in_fork},	{"stopped", stopped},
 		{"beside", beside}, {"vfork_outlives", vfork_outlives}, {"vfork_maps_a_file", vfork_maps_a_file}, {"clone_writes_numbers", clone_writes_numbers},
+		{"clone_clears", clone_clears},
 	};
 	if (argc > 1 && strcmp(argv[1], "--leaf") == 0)
 		return 0;

@@ -36,7 +36,8 @@ class Tree:
         self.context, self.job, self.pid, self.binary = context, job, job.process.pid, binary
 
     def command(self, *words):
-        return self.context.plain([self.binary, *words])
+        # Beside the soak's other lines an area took more than a minute to empty.
+        return self.context.plain([self.binary, *words], timeout_s=5 * DEADLINE_S)
 
     def areas(self):
         got = self.command("stat", self.pid, "--json")

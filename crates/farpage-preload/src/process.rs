@@ -119,63 +119,38 @@ extern "C" fn run_clone(birth: *mut c_void) -> c_int {
     status
 }
 
-/// What the kernel is told of a new task.
-#[derive(Clone, Copy)]
-#[repr(C, align(16))]
-struct Task {
-    start: CloneStart,
-    argument: *mut c_void,
-    stack: *mut c_void,
-    flags: c_int,
-    parent_tid: *mut c_int,
-    child_tid: *mut c_int,
-}
-
-impl Task {
-    fn has(&self, flag: c_int) -> bool {
-        self.flags & flag != 0
-    }
-
-    /// The same without managed pointers: a call that is trapped would have its child begin inside the handler. The child finds the task as
-    /// it was at the top of its stack and does its part by itself ([`run_lent`]); the parent's number goes to `word`.
-    fn told_without_pointers(&self, word: *mut c_int) -> Task {
-        if self.has(libc::CLONE_CHILD_CLEARTID) {
-            // Written as the child ends, when the kernel waits for no page.
-            crate::threads::keep(self.child_tid as u64, 4);
-        }
-        let top = ((self.stack as u64 - size_of::<Task>() as u64) & !15) as *mut Task;
-        // SAFETY: the stack that the caller gives its child.
-        unsafe { top.write(*self) };
-        Task {
-            start: run_lent,
-            argument: top as *mut c_void,
-            stack: top as *mut c_void,
-            flags: self.flags & !(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
-            parent_tid: word,
-            child_tid: core::ptr::null_mut(),
-        }
-    }
-}
-
-/// It may run with its maker's thread-local storage.
-extern "C" fn run_lent(task: *mut c_void) -> c_int {
-    // SAFETY: where it was written, on this task's own stack.
-    let task = unsafe { (task as *mut Task).read() };
-    // SAFETY: the pointers are the program's, named by its flags.
+/// A clone from the stub, which may name managed words: one that is trapped would have its child begin inside the handler. The kernel writes
+/// them, before the child runs and as it ends; the caller has pinned them. The child comes back by the stub's return: `-errno` or its
+/// number.
+unsafe fn clone_from_stub(start: CloneStart, argument: *mut c_void, stack: u64, args: [u64; 4]) -> i64 {
+    let [flags, parent_tid, child_tid, tls] = args;
+    let beginning: [u64; 3] = [
+        begin_clone as *const () as u64,
+        start as *const () as u64,
+        argument as u64,
+    ];
+    let top = (stack & !15) - size_of_val(&beginning) as u64;
+    // SAFETY: the stack that the caller gives its child, who takes off all three; the words that the flags name are the caller's.
     unsafe {
-        let tid = sys::gettid();
-        if task.has(libc::CLONE_PARENT_SETTID) && !task.has(libc::CLONE_NEWPID) {
-            task.parent_tid.write_volatile(tid);
-        }
-        if task.has(libc::CLONE_CHILD_SETTID) {
-            task.child_tid.write_volatile(tid);
-        }
-        if task.has(libc::CLONE_CHILD_CLEARTID) {
-            let word = task.child_tid as u64;
-            sys::raw(libc::SYS_set_tid_address, [word, 0, 0, 0, 0, 0]);
-        }
+        (top as *mut [u64; 3]).write(beginning);
+        sys::raw(libc::SYS_clone, [flags, top, parent_tid, child_tid, tls, 0])
     }
-    (task.start)(task.argument)
+}
+
+/// Where a child begins: the function and its argument are next on its stack. As in libc it ends with its function.
+#[unsafe(naked)]
+unsafe extern "C" fn begin_clone() {
+    core::arch::naked_asm!(
+        "xor ebp, ebp",
+        "pop rax",
+        "pop rdi",
+        "call rax",
+        "mov edi, eax",
+        "mov eax, {exit}",
+        "syscall",
+        "ud2",
+        exit = const libc::SYS_exit,
+    )
 }
 
 fn given<T>(pointer: *mut T, named: bool) -> *mut T {
@@ -192,27 +167,6 @@ pub unsafe extern "C" fn clone(
     tls: *mut c_void,
     child_tid: *mut c_int,
 ) -> c_int {
-    let copies = flags & libc::CLONE_VM == 0;
-    let mut birth = CloneBirth { start, argument };
-    let (start, argument) = if copies {
-        (run_clone as CloneStart, &raw mut birth as *mut c_void)
-    } else {
-        (start, argument)
-    };
-    // A new task has no alternate signal stack: where its stack is managed, the top of it stays in RAM, so that faults deeper
-    // down can be delivered there.
-    let top = (stack as u64).saturating_sub(CLONE_STACK_KEPT);
-    let _birth = (!copies && flags & libc::CLONE_VFORK != 0)
-        .then(births::begin)
-        .flatten();
-    let _lent =
-        (!copies && flags & libc::CLONE_THREAD == 0).then(|| Lent::begin(flags & libc::CLONE_VFORK != 0));
-    let mut pins = Pins::new();
-    if !copies && flags & libc::CLONE_VFORK != 0 && mm().is_active() {
-        pins.add(mm(), top, CLONE_STACK_KEPT);
-    } else if !copies {
-        crate::threads::keep(top, CLONE_STACK_KEPT);
-    }
     // What the flags don't name was not passed. Garbage that looks like a managed pointer would get the call trapped, and
     // its child would start on the new stack inside the handler.
     let has = |mask: c_int| flags & mask != 0;
@@ -222,23 +176,39 @@ pub unsafe extern "C" fn clone(
         child_tid,
         has(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
     );
-    let task = Task {
-        start,
-        argument,
-        stack,
-        flags,
-        parent_tid,
-        child_tid,
+    let copies = !has(libc::CLONE_VM);
+    let mut birth = CloneBirth { start, argument };
+    let (start, argument) = if copies {
+        (run_clone as CloneStart, &raw mut birth as *mut c_void)
+    } else {
+        (start, argument)
     };
     let is_out = |word: *mut c_int| is_managed(word as u64);
-    let is_put_off = !copies && !stack.is_null() && (is_out(parent_tid) || is_out(child_tid));
-    let mut word: c_int = 0;
-    let told = if is_put_off {
-        task.told_without_pointers(&raw mut word)
-    } else {
-        task
-    };
+    let names_ours = !copies && !stack.is_null() && (is_out(parent_tid) || is_out(child_tid));
+    let waits = has(libc::CLONE_VFORK);
+    let _birth = (!copies && (waits || names_ours)).then(births::begin).flatten();
+    let _lent = (!copies && !has(libc::CLONE_THREAD)).then(|| Lent::begin(waits));
+    // A new task has no alternate signal stack: where its stack is managed, the top of it stays in RAM, so that faults deeper
+    // down can be delivered there.
+    let top = (stack as u64).saturating_sub(CLONE_STACK_KEPT);
+    let mut pins = Pins::new();
+    if !copies && waits && mm().is_active() {
+        pins.add(mm(), top, CLONE_STACK_KEPT);
+    } else if !copies {
+        crate::threads::keep(top, CLONE_STACK_KEPT);
+    }
+    if names_ours {
+        pins.add(mm(), parent_tid as u64, size_of::<c_int>() as u64);
+        // Written as the child begins and ends, when the kernel waits for no page.
+        crate::threads::keep(child_tid as u64, size_of::<c_int>() as u64);
+    }
     let mut real = || {
+        if names_ours && mm().is_active() {
+            let [parent_tid, child_tid] = [parent_tid, child_tid].map(|word| word as u64);
+            let args = [flags as u32 as u64, parent_tid, child_tid, tls as u64];
+            // SAFETY: the caller's arguments; its words are pinned, and an active process has the stub.
+            return result(unsafe { clone_from_stub(start, argument, stack as u64, args) });
+        }
         i64::from(call_real!(
             clone
                 as fn(
@@ -250,20 +220,16 @@ pub unsafe extern "C" fn clone(
                     *mut c_void,
                     *mut c_int,
                 ) -> c_int,
-            told.start,
-            told.stack,
-            told.flags,
-            told.argument,
-            told.parent_tid,
+            start,
+            stack,
+            flags,
+            argument,
+            parent_tid,
             tls,
-            told.child_tid
+            child_tid
         ))
     };
     let done = if copies { window::within(&mut real) } else { real() };
-    if is_put_off && done >= 0 && !parent_tid.is_null() {
-        // SAFETY: the program's word, which its flags name; ours was the kernel's.
-        unsafe { parent_tid.write_volatile((&raw const word).read_volatile()) };
-    }
     pins.release(mm());
     done as c_int
 }

@@ -178,6 +178,7 @@ pub struct Server {
     jobs: u32,
     /// The space of an area taken away is being given back.
     is_shrinking: bool,
+    patience: Patience,
 }
 
 impl Server {
@@ -193,6 +194,7 @@ impl Server {
             beat_ns: 0,
             jobs: 0,
             is_shrinking: false,
+            patience: Patience::default(),
         }
     }
 
@@ -365,7 +367,7 @@ impl Server {
             "some of its pages can't be read; check the device"
         } else if control.no_room.load(Ordering::Relaxed) > *no_room {
             "the rest of its pages finds no room; add an area with farpage swapon"
-        } else if waits_still(&self.pool, idle_ns) {
+        } else if self.patience.lasts(&self.pool, idle_ns, now) {
             return;
         } else {
             "a process that has pages in it does not answer; let it run on if it is stopped"
@@ -440,7 +442,9 @@ impl Server {
                 self.answer(phase::DONE);
                 return;
             }
-            Followed::Waiting(_) if waits_still(&self.pool, now.saturating_sub(since_ns)) => return,
+            Followed::Waiting(_) if self.patience.lasts(&self.pool, now.saturating_sub(since_ns), now) => {
+                return;
+            }
             Followed::Waiting(pid) => {
                 format!("process {pid} does not answer; let it run on if it is stopped")
             }
@@ -472,13 +476,27 @@ impl Server {
     }
 }
 
-/// Whether processes that have not done anything for so long, in nanoseconds, are waited for.
-fn waits_still(pool: &Pool, idle_ns: u64) -> bool {
-    let is_stopped = |entry: &ProcEntry| {
-        let pid = entry.pid.load(Ordering::Relaxed);
-        entry.state.load(Ordering::Relaxed) == entry_state::LIVE && living::is_stopped(pid)
-    };
-    idle_ns < PATIENCE_NS || (idle_ns < PATIENCE_MOST_NS && !pool.processes().iter().any(is_stopped))
+/// How long processes are waited for that do nothing.
+#[derive(Default)]
+struct Patience {
+    /// When it was last asked whether one is stopped, and the answer: the kernel reads all of a process's threads for that.
+    asked_ns: u64,
+    is_one_stopped: bool,
+}
+
+impl Patience {
+    /// Whether processes that have not done anything for so long, in nanoseconds, are waited for.
+    fn lasts(&mut self, pool: &Pool, idle_ns: u64, now: u64) -> bool {
+        if idle_ns >= PATIENCE_NS && now.saturating_sub(self.asked_ns) >= LOOK_NS {
+            let is_stopped = |entry: &ProcEntry| {
+                let pid = entry.pid.load(Ordering::Relaxed);
+                entry.state.load(Ordering::Relaxed) == entry_state::LIVE && living::is_stopped(pid)
+            };
+            self.asked_ns = now;
+            self.is_one_stopped = pool.processes().iter().any(is_stopped);
+        }
+        idle_ns < PATIENCE_NS || (idle_ns < PATIENCE_MOST_NS && !self.is_one_stopped)
+    }
 }
 
 /// The text of a refusal without the option's name before it.

@@ -374,9 +374,17 @@ fn wake_waiters(mm: &Mm, page: u64) {
 /// Makes `page` resident and writable, and keeps it so until [`unpin`]. False: there is no managed memory.
 pub fn pin(mm: &Mm, page: u64) -> bool {
     add_pin(mm, page);
+    let is_there = bring_pinned(mm, page);
+    if !is_there {
+        unpin(mm, page);
+    }
+    is_there
+}
+
+/// The same of a page that has its pin. False: there is no managed memory.
+pub fn bring_pinned(mm: &Mm, page: u64) -> bool {
     while mm.load(page).kind() != Kind::Resident || cow::is_protected(mm, page) {
         if fault(mm, page) == Outcome::NotManaged {
-            unpin(mm, page);
             return false;
         }
     }
@@ -416,6 +424,12 @@ pub fn pin_for_good(mm: &Mm, page: u64) {
 /// Pins of pages that are kept for good (the maximum) or let go again (0), wherever their content is.
 pub fn set_pins(mm: &Mm, page: u64, pins: u16) {
     change_pins(mm, page, |_| pins);
+}
+
+/// A pin alone, wherever the page's content is; false: its word is locked, or was changed by others just now.
+pub fn try_pin(mm: &Mm, page: u64) -> bool {
+    let seen = mm.load(page);
+    !seen.is_locked() && replace_pins(mm, page, seen, pin_more)
 }
 
 /// A pin alone, on a page that is there: one of a process that is becoming active and has swapped nothing yet.

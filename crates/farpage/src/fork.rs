@@ -30,6 +30,7 @@ use crate::huge_advice;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, TOUCHED, fd, mm};
 use crate::numbers;
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state, flag};
+use crate::proc_dirs;
 use crate::residency;
 use crate::sys::{self, Errno};
 use crate::trap::{Pins, undisturbed};
@@ -271,6 +272,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
         ]);
     }
     mm.gate.forget_others();
+    proc_dirs::abandon_lock();
     // Before the first mapping of this process's own.
     mm.frames.inherit()?;
     mm.remap_states(index as u32)?;

@@ -16,6 +16,7 @@ use crate::maps::each_mapping;
 use crate::mem::managed_pages;
 use crate::mm::{self, Mm, fd, mode};
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state, flag};
+use crate::proc_dirs;
 use crate::sigmask;
 use crate::sys::{self, Errno};
 use crate::{activate, sentinel};
@@ -174,6 +175,7 @@ pub fn rejoin_after_dormant_fork() {
 /// their lock. The child has none of what was on the way, so the kernel's list is the truth.
 fn abandon_locks(mm: &Mm) {
     huge_advice::abandon_lock();
+    proc_dirs::abandon_lock();
     if !mm.maps.abandon() {
         return;
     }

@@ -9,7 +9,8 @@
 //! compressed in RAM would lie there twice. Kept slots are given up as soon as more than half of the slots are taken.
 //!
 //! The name in the page's word is a reference like any other, whatever kind the page is: it comes and goes with the word
-//! ([`PageState::named_slot`]). `ProcEntry::kept` says about how many there are.
+//! ([`PageState::named_slot`]). `ProcEntry::kept` says how many there are, or more: it is raised before a word names its slot, and lowered
+//! afterwards.
 //!
 //! # Safety
 //! The digests are an array of atomics that is mapped once, before the process is active.
@@ -49,7 +50,7 @@ const JUDGED_PER_UNCHANGED: u32 = 10;
 /// While it does not, one window of pages in so many still keeps its slots, so that a change is noticed.
 const TRIED_ONE_IN: u64 = 16;
 /// Chunks of pages that one turn of giving slots up looks at.
-const TURN: u64 = 64;
+const TURN: usize = 64;
 
 /// What a process knows of the pages that keep their slots.
 pub struct Kept {
@@ -237,7 +238,8 @@ fn can_stay(mm: &Mm, slot: u32) -> bool {
 }
 
 /// A page whose content is `content` comes into the program from `slot`, which it is to keep if it can: the slot, or 0. The caller
-/// has locked the page's word, which names the slot; it puts the slot where the answer is 0, and counts it else.
+/// has locked the page's word, which names the slot; it puts the slot where the answer is 0, and where it is not counts it before the word is
+/// unlocked.
 #[must_use]
 pub fn keep(mm: &Mm, slot: u32, content: &Page) -> u32 {
     if slot == 0 || !can_stay(mm, slot) {
@@ -330,55 +332,41 @@ pub fn are_to_go(mm: &Mm) -> bool {
 
 /// Gives some of the kept slots up. The gate is held shared.
 pub fn give_up_some(mm: &Mm) {
-    give_up_in(mm, TURN);
+    let all = chunks(mm);
+    let turn = (0..all).map(|_| mm.kept.hand.fetch_add(1, Ordering::Relaxed) % all);
+    turn.filter(|chunk| give_up_in(mm, *chunk))
+        .take(TURN)
+        .for_each(drop);
 }
 
-/// What became of kept slots: given up, and left because somebody works on their pages.
-#[derive(Default)]
-struct GivenUp {
-    done: u64,
-    left: u64,
-}
-
-/// Gives kept slots up because no other is free; how many. The gate is held shared.
-pub fn give_up_all(mm: &Mm) -> u64 {
-    match mm.entry().kept.load(Ordering::Relaxed) {
-        1.. => {
-            let GivenUp { done, left } = give_up_in(mm, u64::MAX);
-            if done + left == 0 {
-                // There are none that it could tell of.
-                mm.entry().kept.store(0, Ordering::Relaxed);
-            }
-            done
+/// Gives kept slots up because no other is free: whether there were any, which another thread may have given up. The gate is held shared.
+pub fn give_up_all(mm: &Mm) -> bool {
+    let any = mm.entry().kept.load(Ordering::Relaxed) > 0;
+    if any {
+        for chunk in 0..chunks(mm) {
+            give_up_in(mm, chunk);
         }
-        _ => 0,
     }
+    any
 }
 
-/// Gives up what is kept in the next chunks of pages that were touched, at most `chunks` of them and each once.
-fn give_up_in(mm: &Mm, chunks: u64) -> GivenUp {
-    let all = mm.top_page.load(Ordering::Relaxed).div_ceil(CHUNK_PAGES);
-    let (mut looked, mut given_up) = (0, GivenUp::default());
-    for _ in 0..all {
-        if looked == chunks {
-            break;
-        }
-        let chunk = mm.kept.hand.fetch_add(1, Ordering::Relaxed) % all * CHUNK_PAGES;
-        if mm.chunk(chunk).load(Ordering::Relaxed) & TOUCHED == 0 {
-            continue;
-        }
-        looked += 1;
-        for page in chunk..chunk + CHUNK_PAGES {
+/// Chunks of pages up to the last one that was touched.
+fn chunks(mm: &Mm) -> u64 {
+    mm.top_page.load(Ordering::Relaxed).div_ceil(CHUNK_PAGES)
+}
+
+/// Gives up what is kept in a chunk; false: nothing of it was ever touched.
+fn give_up_in(mm: &Mm, chunk: u64) -> bool {
+    let first = chunk * CHUNK_PAGES;
+    let touched = mm.chunk(first).load(Ordering::Relaxed) & TOUCHED != 0;
+    if touched {
+        for page in first..first + CHUNK_PAGES {
             if let Some(slot) = mm.load(page).kept_slot() {
-                let of = match leave(mm, page, slot) {
-                    true => &mut given_up.done,
-                    false => &mut given_up.left,
-                };
-                *of += 1;
+                leave(mm, page, slot);
             }
         }
     }
-    given_up
+    touched
 }
 
 #[cfg(test)]

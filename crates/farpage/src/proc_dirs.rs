@@ -16,19 +16,32 @@ use crate::sys::{self, Errno};
 static CHANGING: Spin<()> = Spin::new(());
 
 /// Opens a file of /proc about this process. They are root's while it is not dumpable, as a daemon that has changed its user is: then
-/// it is for this moment. Signals are blocked and the gate is held, so that no fork comes while the lock is.
+/// it is for this moment.
 pub fn open(path: &CStr, flags: i32) -> Result<i32, Errno> {
     match sys::open(path, flags) {
         Err(Errno(libc::EACCES)) => {}
         opened => return opened,
     }
-    let _changing = CHANGING.lock();
-    let before = dumpable(libc::PR_GET_DUMPABLE, 0);
-    dumpable(libc::PR_SET_DUMPABLE, 1);
-    let opened = sys::open(path, flags);
-    // 2, which nobody but the kernel can say, is like 0, but for root's core dumps.
-    dumpable(libc::PR_SET_DUMPABLE, u64::from(before == 1));
+    // No handler of the program's waits for the lock on top of its holder.
+    let mask = sys::block_signals();
+    let opened = {
+        let _changing = CHANGING.lock();
+        let before = dumpable(libc::PR_GET_DUMPABLE, 0);
+        dumpable(libc::PR_SET_DUMPABLE, 1);
+        let opened = sys::open(path, flags);
+        // 2, which nobody but the kernel can say, is like 0, but for root's core dumps.
+        dumpable(libc::PR_SET_DUMPABLE, u64::from(before == 1));
+        opened
+    };
+    sys::set_mask(mask);
     opened
+}
+
+/// In a forked child: the thread that held it is not here.
+pub fn abandon_lock() {
+    if CHANGING.abandon() {
+        dumpable(libc::PR_SET_DUMPABLE, 0);
+    }
 }
 
 fn dumpable(what: i32, value: u64) -> i64 {

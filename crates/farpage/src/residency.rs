@@ -12,7 +12,7 @@ use farpage_core::range_map::{Range, RangeMap};
 use crate::errand;
 use crate::fault;
 use crate::mem::{are_mapped, managed_pages};
-use crate::mm::{Mm, PAGE, address, mm};
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, mm};
 use crate::pool::is_managed;
 use crate::range_set::{RangeSet, first_within};
 use crate::sys;
@@ -42,7 +42,7 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
     let done = if lock {
         pin_all(mm, lo, hi)
     } else {
-        unpin_all(mm, lo, hi)
+        unlock_all(mm, lo, hi)
     };
     Some(if done { 0 } else { ENOMEM })
 }
@@ -99,33 +99,97 @@ pub fn any_locked(lo: u64, hi: u64) -> bool {
 
 /// Each page that is not locked gets a pin of its own, beside those of calls in flight.
 fn pin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
-    let mut at = lo;
-    while at < hi {
-        let gap = LOCKED.with(|locked| {
-            let part = first_within(locked, at, hi).unwrap_or(Range { start: hi, end: hi });
-            locked.insert(at, part.start).map(|()| part)
-        });
-        let Some(Ok(next)) = gap else { return false };
-        if let Some(missing) = (at..next.start).find(|page| !fault::pin(mm, *page)) {
-            // Nobody holds what was not pinned.
-            let _ = LOCKED.with(|locked| locked.remove(missing, next.start));
-            return false;
+    (lo..hi).all(|page| {
+        let is_there = lock_page(mm, page) && fault::bring_pinned(mm, page);
+        if !is_there {
+            // It was unmapped meanwhile, and its lock went with that; or not, if something else lies there by now.
+            unlock_all(mm, page, page + 1);
         }
-        at = next.end;
-    }
-    true
+        is_there
+    })
 }
 
-/// Pins of calls in flight stay: munlock once took them, and a read into the page failed with EFAULT.
+/// What came of a try.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Try {
+    Done,
+    Refused,
+    Busy,
+}
+
+/// The page becomes one that the program has locked. False: it is not mapped, or there is no room to note it.
+fn lock_page(mm: &Mm, page: u64) -> bool {
+    loop {
+        match try_lock_page(mm, page) {
+            Try::Busy => mm.wait_unlocked(page),
+            done => return done == Try::Done,
+        }
+    }
+}
+
+/// A locked page and its pin come at once: a munlock of another thread that found the one without the other took the pin of a call in flight,
+/// and left this one for good.
+fn try_lock_page(mm: &Mm, page: u64) -> Try {
+    let note = |locked: &mut RangeMap<'_>| {
+        if locked.contains(page) {
+            return Try::Done;
+        }
+        if locked.insert(page, page + 1).is_err() {
+            return Try::Refused;
+        }
+        if fault::try_pin(mm, page) {
+            return Try::Done;
+        }
+        // There is room for what was there before.
+        let _ = locked.remove(page, page + 1);
+        Try::Busy
+    };
+    inside(mm, || match are_mapped(mm, page, page + 1) {
+        true => LOCKED.with(note).unwrap_or(Try::Refused),
+        false => Try::Refused,
+    })
+}
+
+/// Runs `f` while nothing is unmapped.
+fn inside<R>(mm: &Mm, f: impl FnOnce() -> R) -> R {
+    let mask = sys::block_signals();
+    let result = {
+        let _inside = mm.gate.shared();
+        f()
+    };
+    sys::set_mask(mask);
+    result
+}
+
+/// munlock: what is unmapped and mapped anew in between has only the pins of calls.
+fn unlock_all(mm: &Mm, lo: u64, hi: u64) -> bool {
+    while inside(mm, || unpin_some(mm, lo, hi)) {}
+    are_unlocked(lo, hi)
+}
+
+/// Pins of calls in flight stay: munlock once took them, and a read into the page failed with EFAULT. The caller is alone inside, or nobody
+/// else knows of these pages.
 pub fn unpin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
+    while unpin_some(mm, lo, hi) {}
+    are_unlocked(lo, hi)
+}
+
+fn are_unlocked(lo: u64, hi: u64) -> bool {
+    LOCKED.with(|locked| !locked.overlaps(lo, hi)).unwrap_or(true)
+}
+
+/// The first locked pages of the range, a chunk of them at most; false: there are none.
+fn unpin_some(mm: &Mm, lo: u64, hi: u64) -> bool {
     let take = |locked: &mut RangeMap<'_>| {
         let part = first_within(locked, lo, hi)?;
-        locked.remove(part.start, part.end).ok().map(|()| part)
+        let end = part.end.min(part.start + CHUNK_PAGES);
+        locked.remove(part.start, end).ok().map(|()| part.start..end)
     };
-    while let Some(part) = LOCKED.with(take).flatten() {
-        (part.start..part.end).for_each(|page| fault::unpin(mm, page));
-    }
-    LOCKED.with(|locked| !locked.overlaps(lo, hi)).unwrap_or(true)
+    let Some(taken) = LOCKED.with(take).flatten() else {
+        return false;
+    };
+    taken.for_each(|page| fault::unpin(mm, page));
+    true
 }
 
 /// In a forked child, which inherits no locks.
@@ -140,13 +204,7 @@ pub fn mincore(addr: u64, len: u64, out: &mut dyn FnMut(u64, u8)) -> Option<i64>
     if !addr.is_multiple_of(PAGE) {
         return Some(EINVAL);
     }
-    let mask = sys::block_signals();
-    let covered = {
-        let _inside = mm.gate.shared();
-        are_mapped(mm, lo, hi)
-    };
-    sys::set_mask(mask);
-    if !covered {
+    if !inside(mm, || are_mapped(mm, lo, hi)) {
         return Some(ENOMEM);
     }
     for page in lo..hi {

@@ -139,7 +139,7 @@ fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {
         slot_caches::drain(mm);
         run = view.alloc(&request);
     }
-    if run.is_none() && has_file && (kept::give_up_all(mm) > 0 || reopen(mm)) {
+    if run.is_none() && has_file && (kept::give_up_all(mm) || reopen(mm)) {
         run = view.alloc(&request);
     }
     tiers::count_locks(mm.pool(), &view);

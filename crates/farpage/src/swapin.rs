@@ -328,8 +328,12 @@ impl<'a> Batch<'a> {
         kept::keep_in_frames(mm, page, &self.slots[place..place + count], &mut kept);
         // The words are changed there: see puts::leave.
         let _step = mm.entry().puts.begin();
+        let stay = |kept: &[u32]| kept.iter().filter(|slot| **slot != 0).count() as i64;
+        let counted = &mm.entry().kept;
+        counted.fetch_add(stay(&kept[..count]), Ordering::Relaxed);
         let done = reclaim::hold(mm, page, &kept[..count], from, self.sampled >> place) as usize;
         kill_point!("swapin-held");
+        counted.fetch_sub(stay(&kept[done..count]), Ordering::Relaxed);
         self.put_but(mm, place, &kept[..done]);
         self.locked &= !(mask(done as u64) << place);
         done
@@ -367,6 +371,8 @@ impl<'a> Batch<'a> {
             let page = self.pages[place];
             if wants {
                 kept[place - first] = kept::keep(mm, self.slots[place], &context.bounce[place]);
+                let stays = i64::from(kept[place - first] != 0);
+                mm.entry().kept.fetch_add(stays, Ordering::Relaxed);
             }
             mm.note_resident(page, 1);
             kill_point!("swapin-counted");
@@ -388,8 +394,6 @@ impl<'a> Batch<'a> {
             }
         }
         puts::put_all(mm, &slots[..count]);
-        let stay = (kept.len() - count) as i64;
-        mm.entry().kept.fetch_add(stay, Ordering::Relaxed);
     }
 
     /// What is locked still stays where it is.

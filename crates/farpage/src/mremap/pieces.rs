@@ -67,7 +67,7 @@ fn each_piece(
 /// managed memory meanwhile.
 ///
 /// `at_once`: the kernel may be asked before it is known how many mappings there are. Not where something lies at the new place, which a kernel
-/// before 6.17 unmaps before it refuses; nor where the first of several mappings may not be registered: since 6.17 that is moved then.
+/// before 6.17 unmaps before it refuses; nor where the size stays or the first of several mappings may not be registered: since 6.17 that is moved then.
 pub(super) fn relocate(request: Remap, at_once: bool) -> Result<(), Refusal> {
     if at_once {
         match request.kernel() {

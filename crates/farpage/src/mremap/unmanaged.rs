@@ -5,8 +5,10 @@
 //! Takes back a mapping of ours that nothing was moved to.
 #![allow(unsafe_code)]
 
-use super::{EFAULT, ENOMEM, Remap, USER_END, pieces};
+use super::pieces::{self, Refusal};
+use super::{EFAULT, ENOMEM, Remap, USER_END};
 use crate::mem::round_up;
+use crate::reclaim_calls::unmaps_first;
 use crate::sys;
 
 pub(super) fn mremap(request: Remap) -> i64 {
@@ -26,16 +28,30 @@ pub(super) fn mremap(request: Remap) -> i64 {
     result
 }
 
-/// Moves to a fixed place, of managed memory or not.
+/// Moves to a fixed place, of managed memory or not. What is to become smaller is moved as far as it stays; the rest goes.
 pub(super) fn at_place(request: Remap) -> i64 {
-    let sized = sized(request).filter(|_| pieces::have_moved());
-    sized.map_or_else(
-        || request.kernel(),
-        |sized| match pieces::relocate(sized, false) {
-            Ok(()) => sized.new as i64,
-            Err(refusal) => refusal.errno,
-        },
-    )
+    let stays = request.flags & libc::MREMAP_DONTUNMAP != 0;
+    let rest = request.old_len.saturating_sub(request.new_len);
+    let head = Remap {
+        old_len: request.old_len - rest,
+        ..request
+    };
+    let Some(sized) = sized(head).filter(|_| pieces::have_moved() && (rest == 0 || !stays)) else {
+        return request.kernel();
+    };
+    if let Err(refusal) = pieces::relocate(sized, false) {
+        return refusal.errno;
+    }
+    if round_up(request.old_len) > sized.old_len {
+        // SAFETY: the program's own memory, which it gives up.
+        let _ = unsafe {
+            sys::munmap(
+                sized.old + sized.old_len,
+                round_up(request.old_len) - sized.old_len,
+            )
+        };
+    }
+    sized.new as i64
 }
 
 /// Moves what the kernel has refused as several mappings to a place of its choice.
@@ -43,28 +59,34 @@ fn elsewhere(request: Remap) -> i64 {
     if request.flags & libc::MREMAP_MAYMOVE == 0 {
         return EFAULT;
     }
-    let flags = request.flags | libc::MREMAP_FIXED;
-    let Some(sized) = sized(Remap {
-        flags,
-        new: 0,
-        ..request
-    }) else {
+    if request.old_len.max(request.new_len) > USER_END {
         return EFAULT;
-    };
-    let Ok(new) = sys::engine_memory(sized.new_len) else {
+    }
+    let len = round_up(request.new_len);
+    let Ok(new) = sys::engine_memory(len) else {
         return ENOMEM;
     };
-    pieces::relocate(Remap { new, ..sized }, false).map_or_else(
-        |refusal| {
-            // SAFETY: mapped just now, and nothing has stayed there.
-            let _ = unsafe { sys::munmap(new, sized.new_len) };
-            refusal.errno
+    let flags = request.flags | libc::MREMAP_FIXED;
+    let refusal = match sized(Remap {
+        flags,
+        new,
+        ..request
+    }) {
+        Some(sized) => match pieces::relocate(sized, false) {
+            Ok(()) => return new as i64,
+            Err(refusal) => refusal,
         },
-        |()| new as i64,
-    )
+        None => Refusal::of(EFAULT),
+    };
+    // A hole that the kernel, or a piece that went back, has left there may be somebody else's by now: then all of it stays.
+    if !refusal.moved && !unmaps_first() {
+        // SAFETY: mapped just now, and nothing was moved there.
+        let _ = unsafe { sys::munmap(new, len) };
+    }
+    refusal.errno
 }
 
-/// In whole pages; `None` if it is not to be moved, is to become smaller, or the kernel refuses it whatever is mapped.
+/// In whole pages; `None` if it is not to be moved, or the kernel refuses it whatever is mapped.
 fn sized(request: Remap) -> Option<Remap> {
     let moves =
         request.flags & libc::MREMAP_DONTUNMAP != 0 || request.new != 0 || request.new_len > request.old_len;

@@ -43,6 +43,8 @@ const NAPS: u32 = 50;
 const NAP_US: u64 = 100;
 /// So often an area may be left for a new one: what is left is address space.
 const LEFT_MAX: u32 = 256;
+/// How long an area that was lost is not asked for again, in nanoseconds.
+const REVIVED_EVERY_NS: u64 = 1_000_000_000;
 /// One run in so many goes the plain way, which tells what a stretch costs by now.
 const MEASURED: u32 = 64;
 /// In the build that tests kill and hold up threads in, runs come this way whatever it costs.
@@ -87,6 +89,9 @@ pub struct Scattered {
     areas: [AtomicU64; AREAS as usize],
     /// Areas in use, and those that were given up: a bit each.
     taken: AtomicU32,
+    /// Of those the ones that are to be had again once the kernel gives memory, which it is asked for from `revive_ns` on.
+    lost: AtomicU32,
+    revive_ns: AtomicU64,
     /// How often an area was left for a new one.
     left: AtomicU32,
     /// Runs with gaps enough, by which turns are told.
@@ -104,6 +109,8 @@ impl Scattered {
         Scattered {
             areas: [const { AtomicU64::new(0) }; AREAS as usize],
             taken: AtomicU32::new(0),
+            lost: AtomicU32::new(0),
+            revive_ns: AtomicU64::new(0),
             left: AtomicU32::new(0),
             turn: AtomicU32::new(0),
             cost: Mean::new(),
@@ -129,8 +136,13 @@ impl Scattered {
     /// somebody else has got there since: it is left alone. (Two runs that lay in two mappings each once were the last that went this way, and
     /// later some 250.)
     fn mend(&self, area: u32, len: u64) -> bool {
-        map_scratch(self.address(area), len)
-            || self.left.fetch_add(1, Ordering::Relaxed) < LEFT_MAX && self.map_elsewhere(area).is_ok()
+        map_scratch(self.address(area), len) || self.leave(area)
+    }
+
+    fn leave(&self, area: u32) -> bool {
+        self.left.load(Ordering::Relaxed) < LEFT_MAX
+            && self.map_elsewhere(area).is_ok()
+            && self.left.fetch_add(1, Ordering::Relaxed) < LEFT_MAX
     }
 
     /// In a forked child, before anybody maps anything there: gets the areas that the parent has. What was carried was said not to be
@@ -166,27 +178,61 @@ impl Scattered {
             && !self.turn.fetch_add(1, Ordering::Relaxed).is_multiple_of(MEASURED)
     }
 
-    fn take(&self, mut of: Range<u32>) -> Option<u32> {
-        of.find(|area| self.taken.fetch_or(1 << area, Ordering::Acquire) >> area & 1 == 0)
+    fn take(&self, of: Range<u32>) -> Option<u32> {
+        let is_free = |area: &u32| self.taken.fetch_or(1 << area, Ordering::Acquire) >> area & 1 == 0;
+        of.clone()
+            .find(is_free)
+            .or_else(|| self.revive(of, sys::now_ns()))
+    }
+
+    /// One that was lost, once in a while: there is memory again, perhaps.
+    fn revive(&self, mut of: Range<u32>, now_ns: u64) -> Option<u32> {
+        let area = of.find(|area| self.is_lost(*area))?;
+        let is_due = now_ns >= self.revive_ns.load(Ordering::Relaxed);
+        if !is_due || self.lost.fetch_and(!(1 << area), Ordering::Relaxed) >> area & 1 == 0 {
+            return None;
+        }
+        if self.leave(area) {
+            return Some(area);
+        }
+        self.lose(area);
+        None
+    }
+
+    fn lose(&self, area: u32) {
+        self.revive_ns
+            .fetch_max(sys::now_ns() + REVIVED_EVERY_NS, Ordering::Relaxed);
+        self.lost.fetch_or(1 << area, Ordering::Relaxed);
+    }
+
+    fn is_lost(&self, area: u32) -> bool {
+        self.lost.load(Ordering::Relaxed) >> area & 1 != 0
     }
 
     /// One for a run without gaps. If others hold them all one is free in a moment; `None` if not.
     fn wait_for(&self, mm: &Mm) -> Option<u32> {
-        (0..NAPS).find_map(|_| {
-            let area = self.take(FILLED..AREAS);
-            if area.is_none() {
-                mm.header().nap(NAP_US);
+        let areas = FILLED..AREAS;
+        for _ in 0..NAPS {
+            if let Some(area) = self.take(areas.clone()) {
+                return Some(area);
             }
-            area
-        })
+            if areas.clone().all(|area| self.is_lost(area)) {
+                return None;
+            }
+            mm.header().nap(NAP_US);
+        }
+        None
     }
 
-    /// After a run of `len` bytes was carried, or not.
+    /// After a run of `len` bytes was carried, or not. Without memory for that (too many mappings, RLIMIT_AS) there is none for a new area.
+    /// (All were lost within a moment then, for good, and each read-only page cost a wait for one.)
     fn give_after(&self, area: u32, len: u64, carried: Result<(), Errno>) {
         let refused = matches!(carried, Err(Errno(libc::EFAULT | libc::EPERM | libc::EINVAL)));
         let is_there = carried.is_ok() || refused && self.unmaps_first.load(Ordering::Relaxed) == 0;
-        if is_there || self.mend(area, len) {
+        if is_there || carried != Err(Errno(libc::ENOMEM)) && self.mend(area, len) {
             self.give(area);
+        } else {
+            self.lose(area);
         }
     }
 
