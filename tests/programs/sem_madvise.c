@@ -438,7 +438,7 @@ static void lock(void)
 static void *unlock_one(void *page)
 {
 	for (int turn = 0; turn < 20000; turn++)
-		munlock(page, PAGE);
+		CHECK_OK("munlock beside mlock", munlock(page, PAGE));
 	return NULL;
 }
 

@@ -420,6 +420,8 @@ static void moved_on(char *p, size_t len)
 	CHECK_FILL("what left", left, len, 70);
 	CHECK_ZERO("what it left", q, len);
 	munmap(q, 2 * len);
+	CHECK_ERR("less of it, onto the rest", EINVAL, mremap(left, len, len - 3 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, left + len - 3 * PAGE));
+	CHECK_FILL("after that", left, len, 70);
 	char *small = mmap(NULL, len, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK_EQ("less of it", (uintptr_t)small, (uintptr_t)mremap(left, len, len - 3 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, small));
 	CHECK_FILL("what there is of it", small, len - 3 * PAGE, 70);

@@ -18,15 +18,7 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let request = Map {
-        addr: addr as u64,
-        len: len as u64,
-        prot,
-        flags,
-        fd,
-        offset: offset as u64,
-    };
-    result(if_managed(|| mem::mmap(request))) as *mut c_void
+    map(addr as u64, len as u64, [prot, flags, fd], offset as u64)
 }
 
 #[unsafe(no_mangle)]
@@ -38,8 +30,21 @@ pub unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the same function.
-    unsafe { mmap(addr, len, prot, flags, fd, offset) }
+    map(addr as u64, len as u64, [prot, flags, fd], offset as u64)
+}
+
+/// Both of them. Not by the name of the other, which the linker takes for the raw call (build.rs) unless the compiler has inlined it: no mapping
+/// of python3, node or java was managed in such a build.
+fn map(addr: u64, len: u64, [prot, flags, fd]: [c_int; 3], offset: u64) -> *mut c_void {
+    let request = Map {
+        addr,
+        len,
+        prot,
+        flags,
+        fd,
+        offset,
+    };
+    result(if_managed(|| mem::mmap(request))) as *mut c_void
 }
 
 #[unsafe(no_mangle)]

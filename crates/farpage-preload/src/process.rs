@@ -183,8 +183,8 @@ pub unsafe extern "C" fn clone(
     } else {
         (start, argument)
     };
-    let is_out = |word: *mut c_int| is_managed(word as u64);
-    let names_ours = !copies && !stack.is_null() && (is_out(parent_tid) || is_out(child_tid));
+    let words = [parent_tid, child_tid].map(|word| word as u64);
+    let names_ours = !copies && !stack.is_null() && words.into_iter().any(is_managed);
     let waits = has(libc::CLONE_VFORK);
     let _birth = (!copies && (waits || names_ours)).then(births::begin).flatten();
     let _lent = (!copies && !has(libc::CLONE_THREAD)).then(|| Lent::begin(waits));
@@ -198,15 +198,14 @@ pub unsafe extern "C" fn clone(
         crate::threads::keep(top, CLONE_STACK_KEPT);
     }
     if names_ours {
-        pins.add(mm(), parent_tid as u64, size_of::<c_int>() as u64);
+        pins.add(mm(), words[0], size_of::<c_int>() as u64);
         // Written as the child begins and ends, when the kernel waits for no page.
-        crate::threads::keep(child_tid as u64, size_of::<c_int>() as u64);
+        crate::threads::keep(words[1], size_of::<c_int>() as u64);
     }
     let mut real = || {
-        if names_ours && mm().is_active() {
-            let [parent_tid, child_tid] = [parent_tid, child_tid].map(|word| word as u64);
-            let args = [flags as u32 as u64, parent_tid, child_tid, tls as u64];
-            // SAFETY: the caller's arguments; its words are pinned, and an active process has the stub.
+        if names_ours && sys::has_stub() {
+            let args = [flags as u32 as u64, words[0], words[1], tls as u64];
+            // SAFETY: the caller's arguments; its words are pinned. Without the stub there is no filter either.
             return result(unsafe { clone_from_stub(start, argument, stack as u64, args) });
         }
         i64::from(call_real!(

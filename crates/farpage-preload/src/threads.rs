@@ -268,13 +268,14 @@ pub fn keep_named(nr: i64, args: [u64; 6], done: i64) {
 }
 
 fn note(address: u64, len: u64) {
+    let new = address as usize;
     for [start, length] in &KEPT {
-        if start
-            .compare_exchange(0, address as usize, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-        {
-            length.store(len as usize, Ordering::Release);
-            return;
+        match start.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
+            Err(other) if other != new => {}
+            _ => {
+                length.fetch_max(len as usize, Ordering::Release);
+                return;
+            }
         }
     }
 }

@@ -149,6 +149,7 @@ pub fn rejoin_after_dormant_fork() {
     if mode_now == mode::ACTIVE || mm.entry_opt().is_none() {
         return;
     }
+    proc_dirs::abandon_lock();
     // In a pid namespace of its own it is unmanaged, as in `join`. (The parent may have borrowed the memory, or have ended.)
     let tree = mm.header().pid_namespace.load(Ordering::Relaxed);
     let parent = sys::getppid();
@@ -175,7 +176,6 @@ pub fn rejoin_after_dormant_fork() {
 /// their lock. The child has none of what was on the way, so the kernel's list is the truth.
 fn abandon_locks(mm: &Mm) {
     huge_advice::abandon_lock();
-    proc_dirs::abandon_lock();
     if !mm.maps.abandon() {
         return;
     }

@@ -305,8 +305,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     // A moved mapping loses its registration. Were the kernel to merge it with its new neighbours at once, they would
     // lose theirs with it; a flag that they don't have keeps it apart until it is registered again.
     mark_apart(request.old, request.old_len, libc::MADV_DONTDUMP);
-    // What the program has not named nobody has: there the kernel may be asked in vain. Where the size stays (DONTUNMAP) it has moved the
-    // first of several mappings, since 6.17, when it refuses the next.
+    // What the program has not named nobody has: there the kernel may be asked in vain.
     let at_once = !fixed && !is_foreign && request.new_len != request.old_len;
     if let Err(refusal) = pieces::relocate(request, at_once) {
         if refusal.moved && active {

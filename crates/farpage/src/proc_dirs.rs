@@ -12,8 +12,8 @@ use core::ffi::CStr;
 use crate::gate::Spin;
 use crate::sys::{self, Errno};
 
-/// Held while this process is made dumpable.
-static CHANGING: Spin<()> = Spin::new(());
+/// Held while this process is made dumpable: what it was before.
+static CHANGING: Spin<i64> = Spin::new(0);
 
 /// Opens a file of /proc about this process. They are root's while it is not dumpable, as a daemon that has changed its user is: then
 /// it is for this moment.
@@ -25,12 +25,11 @@ pub fn open(path: &CStr, flags: i32) -> Result<i32, Errno> {
     // No handler of the program's waits for the lock on top of its holder.
     let mask = sys::block_signals();
     let opened = {
-        let _changing = CHANGING.lock();
-        let before = dumpable(libc::PR_GET_DUMPABLE, 0);
+        let mut before = CHANGING.lock();
+        *before = dumpable(libc::PR_GET_DUMPABLE, 0);
         dumpable(libc::PR_SET_DUMPABLE, 1);
         let opened = sys::open(path, flags);
-        // 2, which nobody but the kernel can say, is like 0, but for root's core dumps.
-        dumpable(libc::PR_SET_DUMPABLE, u64::from(before == 1));
+        put_back(*before);
         opened
     };
     sys::set_mask(mask);
@@ -40,8 +39,13 @@ pub fn open(path: &CStr, flags: i32) -> Result<i32, Errno> {
 /// In a forked child: the thread that held it is not here.
 pub fn abandon_lock() {
     if CHANGING.abandon() {
-        dumpable(libc::PR_SET_DUMPABLE, 0);
+        put_back(*CHANGING.lock());
     }
+}
+
+/// 2, which nobody but the kernel can say, is like 0, but for root's core dumps.
+fn put_back(before: i64) {
+    dumpable(libc::PR_SET_DUMPABLE, u64::from(before == 1));
 }
 
 fn dumpable(what: i32, value: u64) -> i64 {

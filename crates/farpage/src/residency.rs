@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use farpage_core::page_state::Kind;
-use farpage_core::range_map::{Range, RangeMap};
+use farpage_core::range_map::{Full, Range, RangeMap};
 
 use crate::errand;
 use crate::fault;
@@ -161,35 +161,37 @@ fn inside<R>(mm: &Mm, f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// munlock: what is unmapped and mapped anew in between has only the pins of calls.
+/// munlock: what is unmapped and mapped anew in between has only the pins of calls. False: there is no room to note what stays locked.
 fn unlock_all(mm: &Mm, lo: u64, hi: u64) -> bool {
-    while inside(mm, || unpin_some(mm, lo, hi)) {}
-    are_unlocked(lo, hi)
+    loop {
+        match inside(mm, || unpin_some(mm, lo, hi)) {
+            Ok(true) => {}
+            done => return done.is_ok(),
+        }
+    }
 }
 
-/// Pins of calls in flight stay: munlock once took them, and a read into the page failed with EFAULT. The caller is alone inside, or nobody
-/// else knows of these pages.
-pub fn unpin_all(mm: &Mm, lo: u64, hi: u64) -> bool {
-    while unpin_some(mm, lo, hi) {}
-    are_unlocked(lo, hi)
-}
-
-fn are_unlocked(lo: u64, hi: u64) -> bool {
-    LOCKED.with(|locked| !locked.overlaps(lo, hi)).unwrap_or(true)
+/// Pins of calls in flight stay: munlock once took them, and a read into the page failed with EFAULT. The caller is alone inside.
+pub fn unpin_all(mm: &Mm, lo: u64, hi: u64) {
+    while unpin_some(mm, lo, hi) == Ok(true) {}
 }
 
 /// The first locked pages of the range, a chunk of them at most; false: there are none.
-fn unpin_some(mm: &Mm, lo: u64, hi: u64) -> bool {
+fn unpin_some(mm: &Mm, lo: u64, hi: u64) -> Result<bool, Full> {
     let take = |locked: &mut RangeMap<'_>| {
-        let part = first_within(locked, lo, hi)?;
+        let Some(part) = first_within(locked, lo, hi) else {
+            return Ok(None);
+        };
         let end = part.end.min(part.start + CHUNK_PAGES);
-        locked.remove(part.start, end).ok().map(|()| part.start..end)
+        locked.remove(part.start, end).map(|()| Some(part.start..end))
     };
-    let Some(taken) = LOCKED.with(take).flatten() else {
-        return false;
-    };
-    taken.for_each(|page| fault::unpin(mm, page));
-    true
+    let taken = LOCKED.with(take).unwrap_or(Ok(None))?;
+    let is_some = taken.is_some();
+    taken
+        .into_iter()
+        .flatten()
+        .for_each(|page| fault::unpin(mm, page));
+    Ok(is_some)
 }
 
 /// In a forked child, which inherits no locks.

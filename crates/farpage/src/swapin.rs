@@ -364,15 +364,16 @@ impl<'a> Batch<'a> {
         };
         mm.queue.arriving(self.pages[first], places.len() as u64);
         let wants = kept::wants(mm, self.pages[first]);
-        let mut kept = [0; SPAN];
+        let (mut kept, mut stay) = ([0; SPAN], 0);
+        let most = if wants { places.len() as i64 } else { 0 };
+        mm.entry().kept.fetch_add(most, Ordering::Relaxed);
         // The words are changed here: see puts::leave.
         let _step = mm.entry().puts.begin();
         for place in places.clone() {
             let page = self.pages[place];
             if wants {
                 kept[place - first] = kept::keep(mm, self.slots[place], &context.bounce[place]);
-                let stays = i64::from(kept[place - first] != 0);
-                mm.entry().kept.fetch_add(stays, Ordering::Relaxed);
+                stay += i64::from(kept[place - first] != 0);
             }
             mm.note_resident(page, 1);
             kill_point!("swapin-counted");
@@ -381,6 +382,7 @@ impl<'a> Batch<'a> {
             kill_point!("swapin-worded");
             self.locked &= !(1 << place);
         }
+        mm.entry().kept.fetch_sub(most - stay, Ordering::Relaxed);
         self.put_but(mm, first, &kept[..places.len()]);
     }
 

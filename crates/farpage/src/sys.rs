@@ -29,6 +29,11 @@ pub fn use_stub(address: usize) {
     STUB.store(address, Ordering::Release);
 }
 
+/// Whether all calls go through it.
+pub fn has_stub() -> bool {
+    STUB.load(Ordering::Relaxed) != 0
+}
+
 /// Issues system call `nr`; the result is the kernel's, negative for errors.
 ///
 /// # Safety

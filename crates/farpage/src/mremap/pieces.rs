@@ -22,19 +22,29 @@ pub(super) fn have_moved() -> bool {
 /// Why a range was not moved.
 pub(super) struct Refusal {
     pub(super) errno: i64,
+    /// The kernel was asked, which may have unmapped what was at the new place.
+    pub(super) asked: bool,
     /// A part of it was, and moved back: without what was registered.
     pub(super) moved: bool,
 }
 
 impl Refusal {
+    /// Without asking the kernel.
     pub(super) fn of(errno: i64) -> Refusal {
-        Refusal { errno, moved: false }
+        Refusal {
+            errno,
+            asked: false,
+            moved: false,
+        }
     }
 }
 
 impl From<Errno> for Refusal {
     fn from(Errno(code): Errno) -> Refusal {
-        Refusal::of(-i64::from(code))
+        Refusal {
+            asked: true,
+            ..Refusal::of(-i64::from(code))
+        }
     }
 }
 
@@ -67,13 +77,13 @@ fn each_piece(
 /// managed memory meanwhile.
 ///
 /// `at_once`: the kernel may be asked before it is known how many mappings there are. Not where something lies at the new place, which a kernel
-/// before 6.17 unmaps before it refuses; nor where the size stays or the first of several mappings may not be registered: since 6.17 that is moved then.
+/// before 6.17 unmaps before it refuses; nor where the size stays (DONTUNMAP) or the first of several mappings may not be registered: since 6.17 that is moved then, whatever becomes of
+/// the next.
 pub(super) fn relocate(request: Remap, at_once: bool) -> Result<(), Refusal> {
     if at_once {
-        match request.kernel() {
-            EFAULT => {}
-            refused if refused < 0 => return Err(Refusal::of(refused)),
-            _ => return Ok(()),
+        match sys::check(request.kernel()) {
+            Err(Errno(libc::EFAULT)) => {}
+            done => return Ok(done.map(drop)?),
         }
     }
     let (mut last, mut perms, mut are_alike) = (request.old, None, true);

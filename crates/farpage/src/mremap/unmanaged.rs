@@ -5,8 +5,7 @@
 //! Takes back a mapping of ours that nothing was moved to.
 #![allow(unsafe_code)]
 
-use super::pieces::{self, Refusal};
-use super::{EFAULT, ENOMEM, Remap, USER_END};
+use super::{EFAULT, ENOMEM, Remap, USER_END, pieces};
 use crate::mem::round_up;
 use crate::reclaim_calls::unmaps_first;
 use crate::sys;
@@ -30,28 +29,22 @@ pub(super) fn mremap(request: Remap) -> i64 {
 
 /// Moves to a fixed place, of managed memory or not. What is to become smaller is moved as far as it stays; the rest goes.
 pub(super) fn at_place(request: Remap) -> i64 {
-    let stays = request.flags & libc::MREMAP_DONTUNMAP != 0;
-    let rest = request.old_len.saturating_sub(request.new_len);
-    let head = Remap {
-        old_len: request.old_len - rest,
-        ..request
-    };
-    let Some(sized) = sized(head).filter(|_| pieces::have_moved() && (rest == 0 || !stays)) else {
+    let Some(sized) = sized(request).filter(|_| pieces::have_moved()) else {
         return request.kernel();
     };
-    if let Err(refusal) = pieces::relocate(sized, false) {
+    let rest = sized.old_len.saturating_sub(sized.new_len);
+    let head = Remap {
+        old_len: sized.old_len - rest,
+        ..sized
+    };
+    if let Err(refusal) = pieces::relocate(head, false) {
         return refusal.errno;
     }
-    if round_up(request.old_len) > sized.old_len {
+    if rest > 0 {
         // SAFETY: the program's own memory, which it gives up.
-        let _ = unsafe {
-            sys::munmap(
-                sized.old + sized.old_len,
-                round_up(request.old_len) - sized.old_len,
-            )
-        };
+        let _ = unsafe { sys::munmap(head.old + head.old_len, rest) };
     }
-    sized.new as i64
+    head.new as i64
 }
 
 /// Moves what the kernel has refused as several mappings to a place of its choice.
@@ -59,42 +52,35 @@ fn elsewhere(request: Remap) -> i64 {
     if request.flags & libc::MREMAP_MAYMOVE == 0 {
         return EFAULT;
     }
-    if request.old_len.max(request.new_len) > USER_END {
+    let Some(sized) = sized(Remap { new: 0, ..request }) else {
         return EFAULT;
-    }
-    let len = round_up(request.new_len);
-    let Ok(new) = sys::engine_memory(len) else {
+    };
+    let Ok(new) = sys::engine_memory(sized.new_len) else {
         return ENOMEM;
     };
-    let flags = request.flags | libc::MREMAP_FIXED;
-    let refusal = match sized(Remap {
-        flags,
-        new,
-        ..request
-    }) {
-        Some(sized) => match pieces::relocate(sized, false) {
-            Ok(()) => return new as i64,
-            Err(refusal) => refusal,
+    let flags = sized.flags | libc::MREMAP_FIXED;
+    pieces::relocate(Remap { flags, new, ..sized }, false).map_or_else(
+        |refusal| {
+            // A hole that the kernel, or a piece that went back, has left there may be somebody else's by now: then all of it stays.
+            let may_be_holes = refusal.moved || refusal.asked && unmaps_first();
+            if !may_be_holes {
+                // SAFETY: mapped just now, and nothing was moved there.
+                let _ = unsafe { sys::munmap(new, sized.new_len) };
+            }
+            refusal.errno
         },
-        None => Refusal::of(EFAULT),
-    };
-    // A hole that the kernel, or a piece that went back, has left there may be somebody else's by now: then all of it stays.
-    if !refusal.moved && !unmaps_first() {
-        // SAFETY: mapped just now, and nothing was moved there.
-        let _ = unsafe { sys::munmap(new, len) };
-    }
-    refusal.errno
+        |()| new as i64,
+    )
 }
 
 /// In whole pages; `None` if it is not to be moved, or the kernel refuses it whatever is mapped.
 fn sized(request: Remap) -> Option<Remap> {
-    let moves =
-        request.flags & libc::MREMAP_DONTUNMAP != 0 || request.new != 0 || request.new_len > request.old_len;
-    let is_sane = request.old_len.max(request.new_len) <= USER_END && request.new_len >= request.old_len;
-    let sized = (moves && is_sane).then(|| Remap {
+    let is_sane = request.old_len.max(request.new_len) <= USER_END;
+    let sized = is_sane.then(|| Remap {
         old_len: round_up(request.old_len),
         new_len: round_up(request.new_len),
         ..request
     })?;
-    sized.check().is_ok().then_some(sized)
+    let moves = sized.flags & libc::MREMAP_DONTUNMAP != 0 || sized.new != 0 || sized.new_len > sized.old_len;
+    (moves && sized.check().is_ok()).then_some(sized)
 }

@@ -43,8 +43,8 @@ const NAPS: u32 = 50;
 const NAP_US: u64 = 100;
 /// So often an area may be left for a new one: what is left is address space.
 const LEFT_MAX: u32 = 256;
-/// How long an area that was lost is not asked for again, in nanoseconds.
-const REVIVED_EVERY_NS: u64 = 1_000_000_000;
+/// How long areas that were lost are not asked for again the first time, in nanoseconds.
+const REVIVED_AFTER_NS: u64 = 1_000_000_000;
 /// One run in so many goes the plain way, which tells what a stretch costs by now.
 const MEASURED: u32 = 64;
 /// In the build that tests kill and hold up threads in, runs come this way whatever it costs.
@@ -87,11 +87,12 @@ impl Run {
 /// The scratch areas of a process, and what flushes cost it.
 pub struct Scattered {
     areas: [AtomicU64; AREAS as usize],
-    /// Areas in use, and those that were given up: a bit each.
+    /// Areas in use, and those that are lost: a bit each.
     taken: AtomicU32,
-    /// Of those the ones that are to be had again once the kernel gives memory, which it is asked for from `revive_ns` on.
+    /// Those that the kernel had no memory to carry to. It is asked for another from `revive_ns` on, and twice as long after that the next time.
     lost: AtomicU32,
     revive_ns: AtomicU64,
+    revive_after_ns: AtomicU64,
     /// How often an area was left for a new one.
     left: AtomicU32,
     /// Runs with gaps enough, by which turns are told.
@@ -111,6 +112,7 @@ impl Scattered {
             taken: AtomicU32::new(0),
             lost: AtomicU32::new(0),
             revive_ns: AtomicU64::new(0),
+            revive_after_ns: AtomicU64::new(REVIVED_AFTER_NS),
             left: AtomicU32::new(0),
             turn: AtomicU32::new(0),
             cost: Mean::new(),
@@ -200,8 +202,13 @@ impl Scattered {
     }
 
     fn lose(&self, area: u32) {
-        self.revive_ns
-            .fetch_max(sys::now_ns() + REVIVED_EVERY_NS, Ordering::Relaxed);
+        let now = sys::now_ns();
+        if now >= self.revive_ns.load(Ordering::Relaxed) {
+            // Twice the time at most, whoever else does the same now.
+            let after = self.revive_after_ns.load(Ordering::Relaxed);
+            self.revive_ns.store(now + after, Ordering::Relaxed);
+            self.revive_after_ns.store(2 * after, Ordering::Relaxed);
+        }
         self.lost.fetch_or(1 << area, Ordering::Relaxed);
     }
 
