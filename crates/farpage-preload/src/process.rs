@@ -205,7 +205,7 @@ pub unsafe extern "C" fn clone(
     let mut real = || {
         if names_ours && sys::has_stub() {
             let args = [flags as u32 as u64, words[0], words[1], tls as u64];
-            // SAFETY: the caller's arguments; its words are pinned. Without the stub there is no filter either.
+            // SAFETY: the caller's arguments; its words are pinned.
             return result(unsafe { clone_from_stub(start, argument, stack as u64, args) });
         }
         i64::from(call_real!(

@@ -268,14 +268,16 @@ pub fn keep_named(nr: i64, args: [u64; 6], done: i64) {
 }
 
 fn note(address: u64, len: u64) {
-    let new = address as usize;
+    let new = [address, len].map(|number| number as usize);
     for [start, length] in &KEPT {
-        match start.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
-            Err(other) if other != new => {}
-            _ => {
-                length.fetch_max(len as usize, Ordering::Release);
+        match start.compare_exchange(0, new[0], Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => {
+                length.store(new[1], Ordering::Release);
                 return;
             }
+            // What another length was noted of may be gone, and this be all that is there now.
+            Err(noted) if [noted, length.load(Ordering::Acquire)] == new => return,
+            Err(_) => {}
         }
     }
 }

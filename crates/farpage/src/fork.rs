@@ -126,10 +126,11 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
         huge_advice::hold(),
     );
     let proc = numbers::open_for_child(mm, args[0]);
+    let dumpable = proc_dirs::hold();
     // The child runs on a copy of this very stack, whatever stack was asked for (see on_dispatch).
     // SAFETY: a clone without CLONE_VM; the pointers are libc's own.
     let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
-    drop(locks);
+    drop((locks, dumpable));
     if pid != 0 {
         proc.close();
     }
@@ -272,7 +273,6 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
         ]);
     }
     mm.gate.forget_others();
-    proc_dirs::abandon_lock();
     // Before the first mapping of this process's own.
     mm.frames.inherit()?;
     mm.remap_states(index as u32)?;

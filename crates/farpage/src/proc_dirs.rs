@@ -9,7 +9,7 @@
 
 use core::ffi::CStr;
 
-use crate::gate::Spin;
+use crate::gate::{Spin, SpinGuard};
 use crate::sys::{self, Errno};
 
 /// Held while this process is made dumpable: what it was before.
@@ -30,13 +30,19 @@ pub fn open(path: &CStr, flags: i32) -> Result<i32, Errno> {
         dumpable(libc::PR_SET_DUMPABLE, 1);
         let opened = sys::open(path, flags);
         put_back(*before);
+        *before = 0;
         opened
     };
     sys::set_mask(mask);
     opened
 }
 
-/// In a forked child: the thread that held it is not here.
+/// Held across a fork, so that the child is no more dumpable than its parent.
+pub fn hold() -> SpinGuard<'static, i64> {
+    CHANGING.lock()
+}
+
+/// In a child that was forked without [`hold`]: the thread that held it is not here.
 pub fn abandon_lock() {
     if CHANGING.abandon() {
         put_back(*CHANGING.lock());

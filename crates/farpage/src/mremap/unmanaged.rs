@@ -62,7 +62,7 @@ fn elsewhere(request: Remap) -> i64 {
     pieces::relocate(Remap { flags, new, ..sized }, false).map_or_else(
         |refusal| {
             // A hole that the kernel, or a piece that went back, has left there may be somebody else's by now: then all of it stays.
-            let may_be_holes = refusal.moved || refusal.asked && unmaps_first();
+            let may_be_holes = refusal.moved || refusal.asked && (unmaps_first() || refusal.errno == ENOMEM);
             if !may_be_holes {
                 // SAFETY: mapped just now, and nothing was moved there.
                 let _ = unsafe { sys::munmap(new, sized.new_len) };

@@ -45,6 +45,7 @@ const NAP_US: u64 = 100;
 const LEFT_MAX: u32 = 256;
 /// How long areas that were lost are not asked for again the first time, in nanoseconds.
 const REVIVED_AFTER_NS: u64 = 1_000_000_000;
+const REVIVED_AFTER_MAX_NS: u64 = 60 * REVIVED_AFTER_NS;
 /// One run in so many goes the plain way, which tells what a stretch costs by now.
 const MEASURED: u32 = 64;
 /// In the build that tests kill and hold up threads in, runs come this way whatever it costs.
@@ -207,7 +208,8 @@ impl Scattered {
             // Twice the time at most, whoever else does the same now.
             let after = self.revive_after_ns.load(Ordering::Relaxed);
             self.revive_ns.store(now + after, Ordering::Relaxed);
-            self.revive_after_ns.store(2 * after, Ordering::Relaxed);
+            let next = (2 * after).min(REVIVED_AFTER_MAX_NS);
+            self.revive_after_ns.store(next, Ordering::Relaxed);
         }
         self.lost.fetch_or(1 << area, Ordering::Relaxed);
     }
