@@ -10,7 +10,7 @@ from common import BUILD, HALVES, ROOT, results_of
 
 UNIT_JSON = BUILD / "unit.json"
 # What the ordinary user's suite leaves out where root's runs: the longest that both have.
-ROOTS = ("sem_mmap", "sem_mremap", "sem_exec", "pipeline", "swap-full", "altstacks")
+ROOTS = ("sem_mmap", "sem_mremap", "sem_exec", "sem_fork", "pipeline", "swap-full", "altstacks")
 
 
 def unit_tests():

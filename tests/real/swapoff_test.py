@@ -177,12 +177,19 @@ def swapoff_to_ram(context):
 @test("swapoff-compressed", SUITES, per_delivery=True)
 def swapoff_compressed(context):
     """The compressed tier leaves, with what forked processes share in it, for a file; it comes back as it was."""
+    # Before a file the tier follows refault distances: on a busy machine it was seen to shrink to nothing.
+    check(any(compressed_leaves(context) for _ in range(5)), "nothing stays compressed")
+
+
+def compressed_leaves(context):
+    """Whether there was anything compressed to leave; what holds then is checked."""
     with start(context, holding(context, 96, 1, "soft"), budget=64, areas=("compressed:32M", "a:1G")) as job:
         tree = Tree(context, job)
         ready(job)
-        # On a busy machine the tier was seen to shrink to 600 KB: before a file it follows refault distances.
-        before = tree.settled("compressed")
-        check(before > 1 << 18, f"{tree.areas()}")
+        if tree.settled("compressed") <= 1 << 18:
+            finish(context, job)
+            (context.directory / "go").unlink()
+            return False
         report = tree.swapoff("compressed")
         check(report["pages_to_ram"] + report["pages_to_tiers"] > 64 and report["area"] == "compressed", f"{report}")
         check("compressed" not in tree.areas(), f"{tree.areas()}")
@@ -195,6 +202,7 @@ def swapoff_compressed(context):
         got = tree.command("swapon", "compressed", tree.pid)
         check(got.code == 1 and "in use already" in got.err, f"exit code {got.code}: {got.err}")
         finish(context, job)
+        return True
 
 
 @test("swapoff-compressed-to-ram", SUITES)
