@@ -35,10 +35,10 @@ def require(commands):
 
 
 @contextlib.contextmanager
-def alone():
-    """One at a time of the suites that run side by side: they share inputs and truths."""
+def alone(with_what="truth"):
+    """One at a time of the tests that run side by side: they share inputs and truths, and the machine's settings."""
     BUILD.mkdir(exist_ok=True)
-    with (BUILD / "truth.lock").open("w") as lock:
+    with (BUILD / f"{with_what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
