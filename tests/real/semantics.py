@@ -80,19 +80,11 @@ for _name in SEMANTICS:
     REGISTRY.append(Test(_name, semantics(_name), _suites, True))
 
 
-@test("dormant", grows=True)
-def dormant(context):
-    """A program that fits does not swap, and its memory means the same. (mremap of a range with a sealed part lost what lay before that.)"""
-    for name in SEMANTICS if context.soak else OF_MAPPINGS:
-        got = context.budget_run(4096, [program(name), 16], timeout_s=240)
-        check(got.code == 0, f"{name}: {failures(got)}")
-        check(swapped_out(got.stats) == 0, f"{name}: pages left")
-
-
-@test("semantics-dormant", ("soak",))
+@test("semantics-dormant", grows=True)
 def semantics_dormant(context):
-    """The same groups in a program that fits in its budget: nothing is managed yet, and all of libc goes through farpage."""
-    for name in SEMANTICS:
+    """The same groups in a program that fits in its budget: nothing is managed yet, and all of libc goes through farpage. (mremap of a range
+    with a sealed part lost what lay before that.)"""
+    for name in SEMANTICS if context.soak else OF_MAPPINGS:
         got = context.budget_run(512, [program(name), 16], timeout_s=120)
         check(got.code == 0, f"{name}: {failures(got)}")
         check(swapped_out(got.stats) == 0, f"{name}: it was to fit in its budget: {got.stats}")

@@ -124,13 +124,13 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
         heirs::hold(),
         residency::LOCKED.hold(),
         huge_advice::hold(),
+        proc_dirs::hold(),
     );
     let proc = numbers::open_for_child(mm, args[0]);
-    let dumpable = proc_dirs::hold();
     // The child runs on a copy of this very stack, whatever stack was asked for (see on_dispatch).
     // SAFETY: a clone without CLONE_VM; the pointers are libc's own.
     let pid = unsafe { sys::raw(nr, [args[0], 0, args[2], args[3], args[4], args[5]]) };
-    drop((locks, dumpable));
+    drop(locks);
     if pid != 0 {
         proc.close();
     }

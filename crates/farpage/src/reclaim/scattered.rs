@@ -183,15 +183,13 @@ impl Scattered {
 
     fn take(&self, of: Range<u32>) -> Option<u32> {
         let is_free = |area: &u32| self.taken.fetch_or(1 << area, Ordering::Acquire) >> area & 1 == 0;
-        of.clone()
-            .find(is_free)
-            .or_else(|| self.revive(of, sys::now_ns()))
+        of.clone().find(is_free).or_else(|| self.revive(of))
     }
 
     /// One that was lost, once in a while: there is memory again, perhaps.
-    fn revive(&self, mut of: Range<u32>, now_ns: u64) -> Option<u32> {
+    fn revive(&self, mut of: Range<u32>) -> Option<u32> {
         let area = of.find(|area| self.is_lost(*area))?;
-        let is_due = now_ns >= self.revive_ns.load(Ordering::Relaxed);
+        let is_due = sys::now_ns() >= self.revive_ns.load(Ordering::Relaxed);
         if !is_due || self.lost.fetch_and(!(1 << area), Ordering::Relaxed) >> area & 1 == 0 {
             return None;
         }
