@@ -8,6 +8,8 @@
 #include <net/if.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <time.h>
+#include <linux/errqueue.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -364,12 +366,64 @@ static void cancelled(void)
 	close(fds[1]);
 }
 
+static void *drain(void *arg)
+{
+	static char sink[65536];
+	while (read(*(int *)arg, sink, sizeof sink) > 0)
+		;
+	return NULL;
+}
+
+/* A send from the program's own memory has a number, by which the program learns when it may change that: one for each call, however long it is.
+ * Done in pieces it had several. */
+static void zero_copy(void)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof at;
+	int on = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (listener < 0 || bind(listener, (struct sockaddr *)&at, sizeof at) < 0 || setsockopt(client, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) < 0) {
+		skip("zero_copy", "SO_ZEROCOPY: %s", strerror(errno));
+		return;
+	}
+	CHECK_OK("listen", listen(listener, 5));
+	CHECK_OK("getsockname", getsockname(listener, (struct sockaddr *)&at, &len));
+	CHECK_OK("connect", connect(client, (struct sockaddr *)&at, sizeof at));
+	int server = accept(listener, NULL, NULL);
+	pthread_t reader;
+	CHECK_EQ("a thread", 0, pthread_create(&reader, NULL, drain, &server));
+	char *data = must_malloc(6 * MIB);
+	for (unsigned call = 0; call < 3; call++) {
+		fill(data, 6 * MIB, call);
+		ssize_t sent = send(client, data, 6 * MIB, MSG_ZEROCOPY);
+		CHECK("sent", sent > 0);
+	}
+	shutdown(client, SHUT_WR);
+	CHECK_EQ("its end", 0, pthread_join(reader, NULL));
+	unsigned last = 0;
+	for (int wait = 0; wait < 500 && last != 2; wait++) {
+		char control[256];
+		struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
+		if (recvmsg(client, &message, MSG_ERRQUEUE) < 0) {
+			usleep(10000);
+			continue;
+		}
+		struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+		if (head)
+			last = ((struct sock_extended_err *)CMSG_DATA(head))->ee_data;
+	}
+	CHECK_EQ("the last of three sends is number 2", 2, last);
+	close(client);
+	close(server);
+	close(listener);
+	free(data);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"send_recv", send_recv}, {"datagrams", datagrams}, {"messages", messages}, {"many_messages", many_messages},
 		{"more_than_fits", more_than_fits},
-		{"options", options_},	  {"addresses", addresses}, {"names", names},
+		{"options", options_},	  {"addresses", addresses}, {"zero_copy", zero_copy}, {"names", names},
 		{"hidden_buffers", hidden_buffers}, {"cancelled", cancelled},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));

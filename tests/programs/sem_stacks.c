@@ -261,8 +261,42 @@ static void small_stacks(void)
 	close(file);
 }
 
+static ucontext_t outer;
+
+static void nothing(void)
+{
+}
+
+/* A coroutine whose context lies on the heap ends with a link to one that does not, in a thread that blocks all signals. The mask that was kept
+ * there held SIGBUS, and went to the kernel by a call that nobody sees: the next cold page ended the program. */
+static void mixed_contexts(void)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	CHECK_EQ("all signals blocked", 0, pthread_sigmask(SIG_BLOCK, &all, &before));
+	for (int turn = 0; turn < 8; turn++) {
+		ucontext_t *inner = cold_alloc(sizeof *inner);
+		char *stack = must_malloc(64 * 1024), *data = cold_alloc(64 * PAGE);
+		fill(data, 64 * PAGE, turn);
+		if (turn % 2)
+			chill();
+		CHECK_OK("a context", getcontext(inner));
+		inner->uc_stack = (stack_t){.ss_sp = stack, .ss_size = 64 * 1024};
+		inner->uc_link = &outer;
+		makecontext(inner, nothing, 0);
+		CHECK_OK("there and back", swapcontext(&outer, inner));
+		chill();
+		CHECK_FILL("cold memory afterwards", data, 64 * PAGE, turn);
+		sigset_t now;
+		CHECK_EQ("the mask", 0, pthread_sigmask(SIG_BLOCK, NULL, &now));
+		CHECK("an ordinary signal is blocked still", sigismember(&now, SIGUSR1));
+		free(stack);
+	}
+	CHECK_EQ("the mask as before", 0, pthread_sigmask(SIG_SETMASK, &before, NULL));
+}
+
 int main(int argc, char **argv)
 {
-	static const struct group groups[] = {{"managed_stacks", managed_stacks}, {"spawns", spawns}, {"small_stacks", small_stacks}};
+	static const struct group groups[] = {{"mixed_contexts", mixed_contexts}, {"managed_stacks", managed_stacks}, {"spawns", spawns}, {"small_stacks", small_stacks}};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -5,12 +5,11 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 from common import FARPAGE, Skip, check
-from context import test
-from huge_test import kernel_gives
+from context import test, until
+from huge_test import whole_pages
 
 TINY = ["--ram", "32M", "--size", "3"]
 
@@ -46,13 +45,6 @@ def start(context, *words):
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-
-
-def until(condition, what, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        check(time.monotonic() < deadline, f"not within {seconds} s: {what}")
-        time.sleep(0.02)
 
 
 def kernel_sides():
@@ -111,16 +103,16 @@ def ended_in_the_middle(context, side, number, machine, name="seq"):
     running = start(context, name, *TINY, "--pairs", "1000", "--against", side)
     try:
         if name == "swapoff":
-            until(lambda: empties(context.directory), "a swapoff at work")
+            until("a swapoff at work", lambda: empties(context.directory))
         elif side == "kernel-file":
-            until(lambda: str(context.directory) in Path("/proc/swaps").read_text(), "a swap file in use")
+            until("a swap file in use", lambda: str(context.directory) in Path("/proc/swaps").read_text())
         else:
-            until(machine.zrams, "a zram device")
+            until("a zram device", machine.zrams)
         running.send_signal(number)
         code = running.wait(60)
         if number == signal.SIGKILL:
             # The keeper learns of the death by the end of its input; nobody waits for it.
-            until(lambda: not machine.left(), "undone after SIGKILL")
+            until("undone after SIGKILL", lambda: not machine.left())
         else:
             check(code == 128 + number, f"{side}: exit code {code} after signal {number}")
         check(not machine.left(), f"{side}: left after signal {number}: {machine.left()}")
@@ -165,8 +157,8 @@ def bench_programs(context):
             raise Skip(f"{tool} is not installed")
     sides, machine = kernel_sides(), Machine(context.directory)
     report = context.directory / "bench.json"
-    words = ["--ram", "64M", "--size", "2" if context.soak else "1", "--pairs", "1", "--dir", context.directory, "--json", report]
-    for names, against in ((["fit", "build", "redis"], sides[0] if context.soak else "none"), (["seq"], "memmap")):
+    words = ["--ram", "64M", "--size", "2", "--pairs", "1", "--dir", context.directory, "--json", report]
+    for names, against in ((["fit", "build", "redis"], sides[0]), (["seq"], "memmap")):
         got = context.plain([FARPAGE, "bench", *names, *words, "--against", against], timeout_s=300)
         check(got.code == 0, f"{names}: exit code {got.code}: {got.err[-300:]} {got.out[-600:]}")
         comparisons = json.loads(report.read_text())["comparisons"]
@@ -218,7 +210,7 @@ def bench_huge(context):
             check(figures["cycle_mb_per_s"] > 0, f"{name}: {figures}")
             if run["side"] == "farpage huge never":
                 check(figures["huge_before_kb"] == figures["thp_swpout"] == 0, f"{name}: {figures}")
-            elif run["side"] == "farpage huge always" and kernel_gives():
+            elif run["side"] == "farpage huge always" and whole_pages(context):
                 check(figures["thp_swpout"] > 0 and figures["thp_swpin"] > 0, f"{name}: {figures}")
     check(not machine.left(), f"left: {machine.left()}")
 
@@ -232,13 +224,13 @@ def bench_orphans(context):
     machine = Machine(context.directory)
     running = start(context, "seq", *TINY, "--pairs", "1000", "--against", "kernel-file")
     try:
-        until(lambda: swapped_kib(context.directory), "swapped pages")
+        until("swapped pages", lambda: swapped_kib(context.directory))
         for pid in [*keepers_of(running.pid), running.pid]:
             os.kill(pid, signal.SIGKILL)
     finally:
         running.kill()
         running.wait()
-    until(machine.left, "what the dead keeper left")
+    until("what the dead keeper left", machine.left)
     got = context.plain([FARPAGE, "bench", "fill", *TINY, "--pairs", "1", "--dir", context.directory], timeout_s=120)
     check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
     check(not machine.left(), f"left: {machine.left()}; {got.err[-300:]}")

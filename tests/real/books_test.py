@@ -1,7 +1,10 @@
 """What farpage's own books cost in RAM (target P11): the statistics of a run tell the most that its pool took."""
 
-from common import check
-from context import test
+import json
+import os
+
+from common import FARPAGE, check
+from context import last_words, test, until
 
 # 64 GiB of addresses, of which so many MiB are touched.
 TOUCH = """import mmap, sys
@@ -30,3 +33,30 @@ def books_per_page(context):
     grown = books[320] - books[64]
     check(most // 2 < grown <= most + SLACK, f"256 MiB more take {grown} bytes of books, of {most}; {books}")
     check(books[64] < 2 << 20, f"64 MiB in 64 GiB of addresses take {books[64]} bytes of books")
+
+
+# Names itself with half of a character, as the kernel names a program whose name it cuts, and holds 40 MiB.
+NAMED = """import ctypes, sys
+ctypes.CDLL(None).prctl(15, b"\\xd0")
+held = bytearray(b"farpage!") * (5 << 20)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@test("books-of-any-name", ("quick", "user"))
+def books_of_any_name(context):
+    """What a process has beside managed pages is counted whatever its name is. One that is no UTF-8 made all of it unseen."""
+    def counted():
+        got = context.plain([FARPAGE, "stat", job.process.pid, "--json"])
+        used = json.loads(got.out)["processes"] if got.code == 0 else []
+        return used and used[0]["unmanaged_bytes"] > 35 << 20
+
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w") as stays:
+        with context.start(256, ["python3", "-c", NAMED], stdin=f"/proc/self/fd/{reading}") as job:
+            until("it holds memory", lambda: "ready" in job.out.read_text(), job=job)
+            until("40 MiB are counted", counted, seconds=20, job=job)
+            stays.close()
+            check(job.wait() == 0, last_words(job))
+            context.finish(job)

@@ -155,7 +155,8 @@ def measure(result, job):
 def check_nothing_left(job, leftovers):
     # The last to end frees the swap file, which a busy disk can make long.
     check(not job.settle(30), f"still running at the end: {', '.join(job.left_behind)}")
-    check(not leftovers.new(), f"left behind: {', '.join(leftovers.new())}")
+    new = leftovers.new()
+    check(not new, f"left behind: {', '.join(new)}")
     files = [entry.name for entry in (job.cwd / "tmp").iterdir()]
     check(not files, f"left in TMPDIR: {', '.join(files)}")
     # An image once could not set itself up after exec, and its program ended well, unmanaged and unseen.

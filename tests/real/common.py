@@ -45,6 +45,8 @@ class Result:
     plain_s: float | None = None
     farpage_s: float | None = None
     test_s: float | None = None
+    # Parts that its programs could not run here: (name, why).
+    skipped: list = dataclasses.field(default_factory=list)
 
 
 def check(condition, text):

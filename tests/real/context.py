@@ -2,14 +2,17 @@
 
 import dataclasses
 import os
+import re
 import shutil
 import sys
+import time
 
 from cases import check_nothing_left, farpage_run, fresh_directory, measure, read_stats, require
-from common import FARPAGE, NOBODY, VENV_PYTHON, WORK, Result, Skip, limit_mib
+from common import FARPAGE, NOBODY, VENV_PYTHON, WORK, Result, Skip, check, limit_mib
 from proc import Job, Leftovers, Limits
 
 REGISTRY = []
+DEADLINE_S = 60
 
 
 @dataclasses.dataclass
@@ -97,7 +100,7 @@ class Context:
         if code is None:
             raise AssertionError(f"{name}: no end within {job.limits.timeout_s:.0f} s: {last_words(job)}")
         self.finish(job)
-        return Outcome(code, job, self.stats_path)
+        return self._ended(code, job, self.stats_path)
 
     def finish(self, job):
         """What holds at the end of every run under farpage: nothing left behind, the budget kept."""
@@ -123,7 +126,14 @@ class Context:
             code = job.wait()
             if code is None:
                 raise AssertionError(f"{argv[0]}: no end within {timeout_s} s")
-            return Outcome(code, job, None)
+            return self._ended(code, job, None)
+
+    def _ended(self, code, job, stats_path):
+        """The outcome; what a program of tests/programs says that it can't do here is skipped by name."""
+        got = Outcome(code, job, stats_path)
+        parts = re.findall(r"^skip (\S+): (.+)$", got.out, re.MULTILINE)
+        self.result.skipped += [part for part in parts if part not in self.result.skipped]
+        return got
 
     def own_file(self, name, content):
         """A new file in the test's directory that belongs to the user the test runs as."""
@@ -136,6 +146,17 @@ class Context:
         if self.as_user and os.geteuid() == 0:
             os.chown(path, NOBODY, NOBODY)
         return path
+
+
+def until(what, holds, seconds=DEADLINE_S, every_s=0.02, job=None):
+    """Waits until it holds; what it answered then. With a job, whose end is an error, its last words are told."""
+    end = time.monotonic() + seconds
+    while not (answer := holds()):
+        words = f": {last_words(job)}" if job else ""
+        check(not job or job.process.poll() is None, f"{what}: ended with {job and job.process.poll()}{words}")
+        check(time.monotonic() < end, f"{what}: not within {seconds} s{words}")
+        time.sleep(every_s)
+    return answer
 
 
 def last_words(job):

@@ -1,11 +1,13 @@
 """What a command leaves behind that goes on: its supervisor stays with it, and nobody else gets its swap file."""
 
+import os
 import time
 
 from common import FARPAGE, check
-from context import last_words, test
-from semantics import program
-from swapoff_test import until
+from context import last_words, test, until
+from proc import command_name
+from semantics_test import program
+from swapoff_test import PYTHON
 
 ROUNDS = 12
 DORMANT_ROUNDS = 40
@@ -47,3 +49,32 @@ def daemon_of_dormant(context):
 def daemon_in_exec(context):
     """One that executes itself with memory in swap."""
     stays(context, 48, ROUNDS)
+
+
+# A daemon as it should be: no terminal, no directory, no files of whoever started it.
+LEAVES = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    os.chdir("/")
+    os.closerange(0, 1000)
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.05)
+"""
+
+
+@test("daemon-lets-go", ("quick", "user"))
+def daemon_lets_go(context):
+    """A lock that farpage was started under is free when the command has ended and its daemon has closed everything. Who keeps the daemon's
+    books in the background held it, and the caller's directory."""
+    lock, go = context.directory / "lock", context.directory / "go"
+    lock.touch()
+    context.own(lock)
+    with context.begin(["flock", lock, FARPAGE, "run", "--ram", "64M", "--", PYTHON, "-c", LEAVES, go]) as job:
+        check(job.wait() == 0, last_words(job))
+        (keeper,) = [pid for pid in job.alive() if command_name(pid) == "farpage"]
+        until("the daemon has closed its files", lambda: context.plain(["flock", "-n", lock, "true"]).code == 0, seconds=20)
+        check(os.readlink(f"/proc/{keeper}/cwd") == "/", "the keeper is where it was started")
+        check(context.plain([FARPAGE, "stat", keeper]).code == 0, "the keeper has ended")
+        go.touch()
+        until("the tree has ended", lambda: not job.alive())

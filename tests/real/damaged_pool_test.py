@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 
 from common import WORK, check
-from context import last_words, test
-from swapoff_test import PYTHON, Tree, until
+from context import last_words, test, until
+from swapoff_test import PYTHON, Tree
 
 HEADER_MAX = 1 << 20
 # From the end of the layout, which is the end of the header (crates/farpage/src/pool/layout.rs): words after `slots`, and all.

@@ -5,10 +5,10 @@ import os
 import re
 import subprocess
 
-from checks import ALL, run_words, told_with_a_fix
+from checks_test import ALL, run_words, told_with_a_fix
 from common import FARPAGE, check
 from context import refusing, test
-from swapspec import Loop, root_only
+from swapspec_test import Loop, root_only
 
 DOCTOR = [FARPAGE, "doctor", "--json"]
 # System calls that a container may refuse, and what is said then.

@@ -10,7 +10,7 @@ from cases import farpage_run
 from common import BUILD, Skip, check
 from context import last_words, test
 from proc import Job, Limits
-from semantics import program
+from semantics_test import program
 
 SWAPS = Path("/proc/swaps")
 NAME = "host-swap.img"

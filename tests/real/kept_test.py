@@ -4,10 +4,10 @@ for that where they are scarce, or their area leaves."""
 import time
 
 from common import FARPAGE, check
-from context import test
-from semantics import failures, program
-from stress import checked
-from swapoff_test import Tree, finish, start, until
+from context import test, until
+from semantics_test import failures, program
+from stress_test import checked
+from swapoff_test import Tree, finish, start
 
 PAGES_PER_MIB = 256
 

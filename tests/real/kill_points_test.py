@@ -28,9 +28,9 @@ import time
 from pathlib import Path
 
 from common import ROOT, Skip, check
-from context import last_words, test
+from context import last_words, test, until
 from huge_test import kernel_gives
-from semantics import failures, program
+from semantics_test import failures, program
 import swapoff_test
 
 KILL_FARPAGE = ROOT / "target/kill/kill/farpage"
@@ -42,9 +42,9 @@ FEW = 10
 AGAIN = 3
 # By then all children of a tree have ended, each started anew up to a dozen times: 17 s alone, ten times that beside the soak's other lines.
 ENDS_S = 600
-# The pass that kills. In the soak later ones too, which rarely passed points do not come to.
+# The pass that kills. In the soak a later one too, which rarely passed points do not come to.
 PASS = 2
-LATER_PASSES = (17, 80)
+LATER_PASS = 40
 # Passed a few times only: killed at the first pass.
 SELDOM = {
     *("cluster-popped", "join-entry", "join-named", "activate-marked", "activate-registered", "activate-adopted"),
@@ -68,15 +68,6 @@ def armed_at(points):
 
 def killed_at(job):
     return set(re.findall(r"^farpage: killed at ([a-z-]+)$", job.err.read_text(), re.MULTILINE))
-
-
-def until(job, what, said, seconds=60):
-    """Waits until `said()` is true; the error tells what never came."""
-    deadline = time.monotonic() + seconds
-    while not said():
-        check(job.process.poll() is None, f"{what}: ended with {job.process.poll()}: {last_words(job)}")
-        check(time.monotonic() < deadline, f"{what}: not within {seconds} s: {last_words(job)}")
-        time.sleep(0.05)
 
 
 def sound(context, job):
@@ -121,7 +112,7 @@ def start(context, armed, value):
 def empty_areas(context, job):
     """Areas leave and join in turn until the children have ended; a death meanwhile must not hold them up."""
     tree = swapoff_test.Tree(context, job, KILL_FARPAGE)
-    until(job, "pages in the first area", lambda: tree.used("a") > 8 << 20)
+    until("pages in the first area", lambda: tree.used("a") > 8 << 20, job=job)
     while "quiet" not in job.out.read_text():
         for area in ("a", "b"):
             tree.swapoff(area)
@@ -135,7 +126,7 @@ def run_tree(context, armed):
         try:
             if any(map(of_areas, armed)):
                 empty_areas(context, job)
-            until(job, "all children ended", lambda: "quiet" in job.out.read_text(), ENDS_S)
+            until("all children ended", lambda: "quiet" in job.out.read_text(), ENDS_S, job=job)
             report = sound(context, job)
             os.kill(job.process.pid, signal.SIGUSR1)
             code = job.wait()
@@ -154,6 +145,7 @@ def kill_points(context):
     check(os.access(KILL_FARPAGE, os.X_OK), f"{KILL_FARPAGE} is missing: make kill-build")
     names = [name for name in points() if not is_of_supervisor(name)]
     if not kernel_gives():
+        context.result.skipped.append(("kill-points/huge", "this kernel gives no huge pages"))
         names = [name for name in names if not is_huge(name)]
     others = [name for name in names if not is_huge(name) and not of_areas(name)]
     kinds = [others, list(filter(is_huge, names)), list(filter(of_areas, names))]
@@ -167,10 +159,9 @@ def kill_points(context):
             if left := [name for name in kind if name in never]:
                 never -= run_tree(context, dict.fromkeys(left, 1))
     check(not never, f"points that nobody passed: {sorted(never)}")
-    for count in LATER_PASSES if context.soak else ():
-        for kind in kinds:
-            for at in range(0, len(kind), FEW):
-                run_tree(context, {name: count for name in kind[at : at + FEW]})
+    for kind in kinds if context.soak else ():
+        for at in range(0, len(kind), FEW):
+            run_tree(context, dict.fromkeys(kind[at : at + FEW], LATER_PASS))
 
 
 @test("kill-in-mremap", per_delivery=True, grows=True)
@@ -237,11 +228,11 @@ class Unsupervised:
             found.extend(pid for pid in job.alive() if parent in Path(f"/proc/{pid}/status").read_text())
             return found
 
-        until(job, "the program starts", started)
+        until("the program starts", started, job=job)
         self.pid = found[0]
         if self.point.startswith("area-"):
             tree = swapoff_test.Tree(self.context, job, KILL_FARPAGE)
-            until(job, "pages in the first area", lambda: tree.used("a") > 4 << 20)
+            until("pages in the first area", lambda: tree.used("a") > 4 << 20, job=job)
             tree.command("swapoff", tree.path("a"), tree.pid)
 
     def has_nothing_to_count(self):

@@ -8,7 +8,7 @@ from pathlib import Path
 from cases import alone
 from common import Skip, check
 from context import REGISTRY, Outcome, Test
-from semantics import failures, program
+from semantics_test import failures, program
 
 KSM = Path("/sys/kernel/mm/ksm")
 HUGE = Path("/sys/kernel/mm/transparent_hugepage")

@@ -1,10 +1,10 @@
 """Options of `farpage run` that change no byte of a program's output: each is seen to do what its help says."""
 
 from cases import read_stats
-from checks import ALL, run_words
+from checks_test import ALL, run_words
 from common import FARPAGE, check
 from context import test
-from semantics import program
+from semantics_test import program
 
 # What io_uring_setup answers to a null pointer: its errno.
 IO_URING = """import ctypes

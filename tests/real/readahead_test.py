@@ -4,8 +4,8 @@ import json
 
 from common import FARPAGE, check
 from context import REGISTRY, Test, refusing, test
-from semantics import failures, program
-from stress import stress
+from semantics_test import failures, program
+from stress_test import stress
 
 IO_SETUP = 206
 # The greatest window in pages: of none, of the kernel's two (page_cluster 3), of our own.

@@ -56,7 +56,3 @@ class Redis:
         commands = list(commands)
         self.send(*commands)
         return [self.reply() for _ in commands]
-
-    def close(self):
-        self.reader.close()
-        self.socket.close()

@@ -1,48 +1,33 @@
 """Real programs under farpage, inside a memory cgroup that holds them to their budget.
 
     run.py [--suite quick|soak|user] [--only NAME ...] [--without NAME ...] [--delivery signal|thread|both]
-           [--first NAME ...] [--lines N] [--budget-check] [--list] [--json FILE]
+           [--first NAME ...] [--lines N] [--list] [--json FILE]
 
 quick: what `make test` runs. soak: larger and longer. user: as an ordinary user (uid 65534 when we are root), who has
-only UFFD_USER_MODE_ONLY. --budget-check: a test whose budget could not be checked counts as skipped.
-Exit code 0 when nothing failed.
+only UFFD_USER_MODE_ONLY. Exit code 0 when nothing failed.
 """
 
 import argparse
 import dataclasses
+import importlib
 import json
 import os
 import shutil
 import sys
 import time
+from pathlib import Path
 
-import bench_test  # noqa: F401 (registers its tests)
-import books_test  # noqa: F401
-import checks  # noqa: F401
-import daemon_test  # noqa: F401
-import damaged_pool_test  # noqa: F401
-import doctor_test  # noqa: F401
 import host_swap_test
-import huge_test  # noqa: F401
-import kept_test  # noqa: F401
-import kill_points_test  # noqa: F401
-import ksm_test  # noqa: F401
-import namespaces_test  # noqa: F401
-import options_test  # noqa: F401
-import readahead_test  # noqa: F401
-import redis_test  # noqa: F401
-import semantics  # noqa: F401
-import stress  # noqa: F401
-import swapoff_test  # noqa: F401
-import swapspec  # noqa: F401
-import terminal_test  # noqa: F401
 from cases import fresh_directory, run_case
 from cgroup import Cgroup, sweep
-from common import BUILD, FARPAGE, NOBODY, ROOT, Result, Skip
+from common import BUILD, FARPAGE, NOBODY, Result, Skip
 from context import REGISTRY, run_test
 from lines import in_lines
 from proc import Job, Limits, end_cleanly_on_signals
 from programs import real_programs
+
+for _path in sorted(Path(__file__).resolve().parent.glob("*_test.py")):
+    importlib.import_module(_path.stem)  # registers its tests
 
 COLUMNS = (
     ("budget", "budget_mib", "{:.0f}"),
@@ -165,39 +150,28 @@ def user_skip(suite):
     return None if reached else Result("user-suite", "SKIP", f"uid {NOBODY} can't reach {FARPAGE}")
 
 
-def not_yet():
-    """name -> why, of the tests that expected-skips.txt says farpage does not pass yet."""
-    known = {}
-    for line in (ROOT / "tests/real/expected-skips.txt").read_text().splitlines():
-        name, _, why = line.partition("#")
-        if name.strip() and why.strip().startswith("not yet"):
-            known[name.strip()] = why.strip()
-    return known
-
-
-def run_one(name, function, strict, known):
+def run_one(name, function):
     """The result of one test; a defect of the harness itself is a failure too."""
     started = time.monotonic()
     try:
-        result = Result(name, "SKIP", known[name]) if name in known else function()
+        result = function()
     except Exception as error:  # a harness bug must not hide the other tests
         result = Result(name, "FAIL", f"{type(error).__name__}: {error}")
     result.test_s = time.monotonic() - started
-    if strict and result.verdict == "PASS" and result.why.startswith("budget not checked"):
-        result.verdict = "SKIP"
     if result.verdict == "SKIP":
         print(f"SKIP {result.name}: {result.why}", flush=True)
     else:
         print(row(result), flush=True)
+    for part, why in result.skipped:
+        print(f"SKIP {part} of {result.name}: {why}", flush=True)
     return result
 
 
-def run_plan(plan, options, known):
+def run_plan(plan, lines):
     """The results of all tests of the plan, in its order."""
-    run = lambda item: run_one(*item, options.budget_check, known)  # noqa: E731
-    if options.lines == 1:
-        return [run(item) for item in plan]
-    ended = dict(in_lines(options.lines, plan, run))
+    if lines == 1:
+        return [run_one(*item) for item in plan]
+    ended = dict(in_lines(lines, plan, lambda item: run_one(*item)))
     died = "the line of tests that it was in has died"
     return [ended.get(index) or Result(name, "FAIL", died) for index, (name, _) in enumerate(plan)]
 
@@ -210,7 +184,6 @@ def arguments():
     parser.add_argument("--delivery", choices=("signal", "thread", "both"))
     parser.add_argument("--first", action="append", default=[], help="those whose name starts with this come first, in this order")
     parser.add_argument("--lines", type=int, default=1, help="so many tests at a time")
-    parser.add_argument("--budget-check", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", default=BUILD / "real.json")
     return parser.parse_args()
@@ -250,9 +223,7 @@ def main():
         print(f"SKIP {skip.name}: {skip.why}")
         results.append(skip)
         plan = []
-    # What is not passed yet is skipped by name, unless it is asked for.
-    known = {} if options.only or options.suite == "soak" else not_yet()
-    results += run_plan(plan, options, known)
+    results += run_plan(plan, options.lines)
     return report(options, results, time.monotonic() - started)
 
 

@@ -10,23 +10,13 @@ import time
 from pathlib import Path
 
 from common import FARPAGE, WORK, check
-from context import last_words, test
-from semantics import program
-from stress import checked
+from context import DEADLINE_S, last_words, test, until
+from semantics_test import program
+from stress_test import checked
 
 # One that every user may run.
 PYTHON = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
 SUITES = ("quick", "soak", "user")
-DEADLINE_S = 60
-
-
-def until(what, holds, every_s=0.02):
-    """Waits until it holds; what it answered then."""
-    end = time.monotonic() + DEADLINE_S
-    while not (answer := holds()):
-        check(time.monotonic() < end, f"{what}: not within {DEADLINE_S} s")
-        time.sleep(every_s)
-    return answer
 
 
 class Tree:
@@ -286,6 +276,35 @@ def interrupted(context, areas):
         tree.swapoff(area)
         finish(context, job)
     (context.directory / "go").unlink()
+
+
+@test("swapoff-of-a-stopped-tree", SUITES)
+def swapoff_of_a_stopped_tree(context):
+    """The supervisor is stopped, as by Ctrl-Z: nobody does what a command asks for, and it waited for good, SIGINT or not."""
+    with start(context, holding(context, 48)) as job:
+        tree = Tree(context, job)
+        ready(job)
+        words = [FARPAGE, "swapoff", tree.path("a"), tree.pid]
+        for by_signal in (True, False):
+            os.kill(tree.pid, signal.SIGSTOP)
+            with context.begin(words) as asked:
+                if by_signal:
+                    until("it asks", lambda: asks(asked.process.pid))
+                    asked.process.send_signal(signal.SIGINT)
+                code, said = asked.wait(), asked.err.read_text()
+            os.kill(tree.pid, signal.SIGCONT)
+            check(code == 1 and said.count("\n") == 1 and "is stopped" in said, f"exit code {code}: {said}")
+            check(not tree.areas()["a"]["closed"], f"{tree.areas()}")
+        tree.swapoff("a")
+        finish(context, job)
+
+
+def asks(pid):
+    """Whether a command sleeps between two looks at its request: then it has been made, and signals are caught."""
+    try:
+        return "nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        return False
 
 
 @test("swapoff-shared", SUITES, per_delivery=True)

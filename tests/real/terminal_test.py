@@ -4,7 +4,7 @@ import shlex
 import signal
 
 from cases import swapped_out
-from checks import run_words
+from checks_test import run_words
 from common import check
 from context import test
 
@@ -75,6 +75,19 @@ except OSError:
 print(seen.decode())
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
+# The command leads the session of a terminal that is closed when it has begun.
+CLOSED = """
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+seen = b''
+while b'READY' not in seen:
+    seen += os.read(terminal, 4096)
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
 # Says which of both came, and a moment later how often.
 COUNTED = """
 import signal, time
@@ -138,6 +151,15 @@ def terminal_signals(context):
     got = context.plain(["python3", "-c", TYPED, *words])
     wanted = f"GOT {sorted(map(int, (signal.SIGINT, signal.SIGWINCH)))}"
     check(got.code == 0 and wanted in got.out, f"exit code {got.code}: {got.out[-300:]!r} {got.err[-300:]}, expected {wanted}")
+
+
+@test("terminal-closed")
+def terminal_closed(context):
+    """A terminal that is closed tells the leader of its session, and by the leader's end all others. farpage that led one kept it to
+    itself, and the program ran on."""
+    words = [*run_words("-q", "--ram", "64M"), "sh", "-c", "echo READY; exec sleep 60"]
+    got = context.plain(["python3", "-c", CLOSED, *words], timeout_s=30)
+    check(got.code == 128 + signal.SIGHUP, f"exit code {got.code}: {got.err[-300:]}")
 
 
 @test("terminal-and-daemon", ("quick", "soak", "user"), per_delivery=True)

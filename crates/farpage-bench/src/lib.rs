@@ -8,6 +8,7 @@
 //! | `side` | one run on one side; what makes the sides comparable |
 //! | `program` | a program from its start to its end, and a meeting half-way |
 //! | `samples` | counters while it runs |
+//! | `counters` | /proc/vmstat before and after |
 //! | `emptying` | a swap area is emptied while its program waits |
 //! | `keeper` | makes swap and cgroups, and undoes them whatever happens |
 //! | `cgroup` | a memory cgroup of our own |

@@ -80,15 +80,17 @@ impl Sampler {
 fn of_kernel(start: Instant, stopped: &Receiver<()>) -> Vec<Sample> {
     let mut samples = Vec::new();
     let mut due = Duration::ZERO;
-    // Ends when it is told to, or nobody can tell it any more.
-    while stopped.recv_timeout(due.saturating_sub(start.elapsed())) == Err(RecvTimeoutError::Timeout) {
+    loop {
         samples.push(of_vmstat(
             start,
             &fs::read_to_string("/proc/vmstat").unwrap_or_default(),
         ));
         due += EVERY;
+        // Ends when it is told to, or nobody can tell it any more.
+        if stopped.recv_timeout(due.saturating_sub(start.elapsed())) != Err(RecvTimeoutError::Timeout) {
+            return samples;
+        }
     }
-    samples
 }
 
 fn of_vmstat(start: Instant, text: &str) -> Sample {
@@ -227,9 +229,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_looked_at_until_the_end() {
-        let sampler = Sampler::start(Source::Kernel);
-        thread::sleep(EVERY);
-        let told = sampler.end();
+        let told = Sampler::start(Source::Kernel).end();
         assert!(!items(&told["seconds"]).is_empty(), "{told}");
     }
 

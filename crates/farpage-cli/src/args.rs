@@ -220,7 +220,7 @@ pub struct StatArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// [PID] [interval in seconds [count]]; PID may be left out when one tree runs
+    /// [PID] [interval in seconds [count]]; PID may be left out when one tree runs and the interval is at most 60
     #[arg(value_name = "PID INTERVAL COUNT", num_args = 0..=3, value_parser = parse_positive)]
     pub values: Vec<f64>,
 }

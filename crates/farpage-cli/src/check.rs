@@ -1,7 +1,7 @@
 //! `farpage check`: whether the pool of a running tree agrees with itself.
 
 use farpage::check::{self, Report};
-use farpage::snapshot;
+use farpage::trees;
 use serde_json::json;
 
 use crate::args::CheckArgs;
@@ -11,7 +11,7 @@ const SCHEMA: &str = "farpage.check.1";
 
 /// 0 if all is well, 1 if there is a problem.
 pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
-    let pid = stat::choose(args.pid, snapshot::running_trees)?;
+    let pid = stat::choose(args.pid, trees::running)?;
     let report = check::check(pid).map_err(|why| Failure::new(1, why))?;
     let text = if args.json {
         as_json(pid, &report)

@@ -111,6 +111,7 @@ fn areas(snapshot: &Snapshot) -> Value {
             "used_bytes": area.used_bytes,
             "priority": area.priority,
             "closed": area.closed,
+            "write_error": area.write_error,
             "read_own_ns": area.read_ns[0],
             "read_median_ns": area.read_ns[1],
             "read_seek_ns": area.read_ns[2],

@@ -1,5 +1,5 @@
 //! The command `farpage`: reads what is asked, checks that it can be done, hands it to the engine and tells
-//! what came of it. stdout belongs to the program that is run; what farpage says goes to stderr.
+//! what came of it. Under `run` stdout belongs to the program, and what farpage says goes to stderr; the other commands answer on stdout.
 //!
 //! | file | room |
 //! |---|---|
@@ -15,7 +15,8 @@
 //! | `sim` | `farpage sim`: what is simulated |
 //! | `doctor` | `farpage doctor` |
 //! | `needs` | what `run` and `doctor` ask the kernel for |
-//! | `probe` | questions to the kernel; all unsafe code |
+//! | `probe` | questions to the kernel |
+//! | `ignored` | signals that were ignored when farpage began |
 #![deny(unsafe_code)]
 
 mod args;
@@ -23,12 +24,12 @@ mod bench;
 mod check;
 mod doctor;
 mod elf;
+mod ignored;
 mod json;
 mod limits;
 mod needs;
 mod probe;
 mod run;
-mod sigpipe;
 mod sim;
 mod spec;
 mod stat;

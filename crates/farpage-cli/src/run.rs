@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -19,7 +18,7 @@ use crate::json::{self, RunFacts};
 use crate::needs::{NEEDS, Need};
 use crate::stat::Columns;
 use crate::{
-    EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, limits, probe, say, sigpipe, spec, summary,
+    EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, ignored, limits, probe, say, spec, summary,
 };
 
 mod preload {
@@ -51,7 +50,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         follow: !args.no_follow,
         eager: args.eager,
         allow_io_uring: args.allow_io_uring,
-        ignores_sigpipe: sigpipe::was_ignored(),
+        ignored_signals: ignored::at_start().collect(),
         readahead: args.readahead.policy(),
         page_cluster,
         huge: args.huge.setting(),
@@ -174,7 +173,7 @@ fn run_plainly(command: &[OsString]) -> Failure {
     let Some((program, arguments)) = command.split_first() else {
         return failed("no command; name one after --");
     };
-    let error = process::Command::new(program).args(arguments).exec();
+    let error = ignored::exec(process::Command::new(program).args(arguments));
     let code = if error.kind() == io::ErrorKind::NotFound {
         EXIT_NOT_FOUND
     } else {

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farpage::snapshot::{self, Snapshot, Snapshotter};
+use farpage::trees;
 use farpage_core::stats::Counter;
 
 use crate::args::StatArgs;
@@ -12,8 +13,8 @@ use crate::{Failure, json, print};
 /// Rows between two headers.
 const HEADER_ROWS: u32 = 20;
 const PAGE_KIB: f64 = 4.0;
-/// A lone number up to this is an interval if no tree has it as its pid.
-const LONE_INTERVAL_MAX: f64 = 60.0;
+/// A first number up to this is an interval if no tree has it as its pid.
+const INTERVAL_MAX: f64 = 60.0;
 const HEADER: &str = "\
 ----------------- memory MiB ----------------- --- swap-in KiB/s --- -- swap-out KiB/s --- ---- faults/s ----
  budget charged  resid  frames   zpool   other  si-zpool    si-file   so-zpool    so-file    minor   major stl%";
@@ -95,8 +96,8 @@ struct Plan {
 
 /// Shows a tree; ends with the tree, after the count, or when the reader has gone.
 pub fn stat(args: &StatArgs) -> Result<u8, Failure> {
-    let plan = plan(&args.values, |pid| tree_of(pid).is_some())?;
-    let supervisor_pid = choose(plan.pid, snapshot::running_trees)?;
+    let plan = plan(&args.values, |pid| trees::supervisor_of(pid).is_some())?;
+    let supervisor_pid = choose(plan.pid, trees::running)?;
     let tree = snapshot::attach(supervisor_pid).map_err(|why| Failure::new(1, why))?;
     show(&tree, &plan, args.json);
     Ok(0)
@@ -138,7 +139,7 @@ fn plan(values: &[f64], is_tree: impl Fn(i32) -> bool) -> Result<Plan, Failure> 
         .filter(|pid| is_tree(*pid));
     let (pid, rest) = match (first_pid, values) {
         (Some(pid), [_, rest @ ..]) => (Some(pid), rest),
-        (None, [number]) if *number > LONE_INTERVAL_MAX => return Err(no_tree(*number)),
+        (None, [number] | [number, _]) if *number > INTERVAL_MAX => return Err(no_tree(*number)),
         (None, [number, _, _]) => return Err(no_tree(*number)),
         (_, rest) => (None, rest),
     };
@@ -166,26 +167,16 @@ fn plan(values: &[f64], is_tree: impl Fn(i32) -> bool) -> Result<Plan, Failure> 
 fn no_tree(pid: f64) -> Failure {
     Failure::new(
         1,
-        format!("no running tree of yours has process {pid}; `farpage stat` alone lists them"),
+        format!(
+            "no running tree of yours has process {pid}; give that of a farpage run or of a process in its tree"
+        ),
     )
-}
-
-/// The supervisor's pid of the tree that process belongs to.
-fn tree_of(pid: i32) -> Option<i32> {
-    snapshot::supervisor_of(pid).or_else(|| {
-        // A process may hide what it has open.
-        let has_it = |tree: &i32| {
-            let sample = snapshot::attach(*tree).ok().and_then(|tree| tree.snapshot());
-            sample.is_some_and(|sample| sample.processes.iter().any(|process| process.pid == pid))
-        };
-        snapshot::running_trees().into_iter().find(has_it)
-    })
 }
 
 /// The supervisor's pid of the tree that is meant; `trees` tells which there are.
 pub fn choose(pid: Option<i32>, trees: impl FnOnce() -> Vec<i32>) -> Result<i32, Failure> {
     if let Some(pid) = pid {
-        return tree_of(pid).ok_or_else(|| no_tree(f64::from(pid)));
+        return trees::supervisor_of(pid).ok_or_else(|| no_tree(f64::from(pid)));
     }
     match trees()[..] {
         [only] => Ok(only),
@@ -228,6 +219,7 @@ mod tests {
         assert_eq!(planned(&[2.0, 10.0]), plan(None, Some(2.0), Some(10)));
         assert_eq!(planned(&[2.0]), plan(None, Some(2.0), None));
         assert!(planned(&[4712.0]).is_err());
+        assert!(planned(&[4712.0, 1.0]).is_err());
         assert!(planned(&[4712.0, 1.0, 5.0]).is_err());
         assert!(planned(&[4711.0, 1.0, 5.5]).is_err());
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use farpage::control::{self, Client, Progress, Request, Tier};
 use farpage::pool::Pool;
-use farpage::snapshot;
 use farpage::supervisor::{AreaSpec, PathSpec};
 use farpage::swapoff::{FIXED_MAX, Order};
+use farpage::trees;
 use farpage_core::units::{PAGE_SIZE, format_size};
 use serde_json::{Value, json};
 
@@ -110,8 +110,8 @@ fn failed(text: impl Into<String>) -> Failure {
 }
 
 fn tree(pid: Option<i32>) -> Result<(i32, Pool), Failure> {
-    let pid = stat::choose(pid, snapshot::running_trees)?;
-    match snapshot::open_pool(pid) {
+    let pid = stat::choose(pid, trees::running)?;
+    match trees::open(pid) {
         Some((_, pool)) => Ok((pid, pool)),
         None => Err(failed(format!(
             "process {pid} belongs to no running farpage tree that you may change; are you its user?"

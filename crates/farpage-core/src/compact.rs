@@ -32,7 +32,14 @@ pub fn relocate<P: Punch>(
     owner: u16,
     free: impl FnOnce(Handle, u32),
 ) -> Relocation {
-    let Some(locked) = slots.try_lock(slot / CLUSTER_SLOTS as u32, owner) else {
+    // Where the zpage has become another's since it was looked at, what was taken for a slot may be content: a cluster that was never used
+    // is not to be touched.
+    let cluster = slot / CLUSTER_SLOTS as u32;
+    let names = || table.load(slot).backing() == Some(Backing::Compressed(from));
+    if slots.cluster_word(cluster).count() == 0 || !names() {
+        return Relocation::Done;
+    }
+    let Some(locked) = slots.try_lock(cluster, owner) else {
         return Relocation::Done;
     };
     let word = table.load(slot);

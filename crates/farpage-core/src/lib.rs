@@ -31,12 +31,13 @@
 //! | [`fifo`] | which cluster was filled longest ago |
 //! | [`bit_tree`] | sets of clusters that a death can't break |
 //! | [`zpool`] | where compressed objects sit: size classes, zpages, handles |
+//! | [`compact`] | which compressed objects move so that zpages become empty |
 //! | [`planes`] | pages sorted by bytes, which may compress better |
 //! | [`range_map`] | sorted disjoint page ranges in a fixed array |
 //! | [`huge`] | when 512 pages are better kept as one |
 //! | [`stats`] | counter names, histogram geometry |
 //! | [`readahead`] | which pages come with a missed one: the kernel's two ways, streams, hit counting |
-//! | [`reclaim_policy`] | which resident page or window goes next: five ways, shadows |
+//! | [`reclaim_policy`] | which resident page or window goes next: six ways, shadows |
 //! | [`workingset`] | refault distances, and what they say about the compressed tier's size |
 //! | [`kill`] | where a test kills processes; nothing in other builds |
 //! | [`sync`] | the one door to atomics |

@@ -195,13 +195,20 @@ impl<'a, P: Punch> Slots<'a, P> {
         };
         let first = equal().next()?;
         let count = equal().count();
-        let turn = match self.parts.states.get(first) {
-            Some(state) if count > 1 => state.turn.fetch_add(1, Ordering::Relaxed) as usize % count,
-            _ => 0,
-        };
+        let turns = self.parts.states.get(first).filter(|_| count > 1);
+        let turn = turns.map_or(0, |state| {
+            state.turn.fetch_add(1, Ordering::Relaxed) as usize % count
+        });
         let (before, from) = (equal().take(turn), equal().skip(turn));
-        from.chain(before)
-            .find_map(|index| self.take_device(index, request))
+        let (passed, run) = from
+            .chain(before)
+            .enumerate()
+            .find_map(|(passed, index)| Some((passed, self.take_device(index, request)?)))?;
+        // The turn of those that had nothing is over: who stands in for them does not get theirs and his own.
+        if let Some(state) = turns.filter(|_| passed > 0) {
+            state.turn.fetch_add(passed as u32, Ordering::Relaxed);
+        }
+        Some(run)
     }
 
     /// The device that owns a cluster, as it is now, and its state.
@@ -422,14 +429,19 @@ impl<'a, P: Punch> Slots<'a, P> {
     /// Tries to allocate in one cluster, looking from place `from` on: a run of `least` slots at least, but what is left
     /// of a cluster that was filled in order is taken whatever its length.
     fn take(&self, cluster: u32, request: &Request, from: usize, least: usize) -> Option<Run> {
-        let (state, device) = self.device_of(cluster)?;
         let mut locked = self.try_lock(cluster, request.owner)?;
-        // Looked at under the lock: who shuts a device, then finds its clusters free and unlocked, need not wait.
-        let shut = state.shut.load(Ordering::Relaxed) != 0 || !device.owns(cluster);
-        if shut || device.has_file != request.has_file || !locked.now.usable(request.order) {
+        // Looked at under the lock: who shuts a device, then finds its clusters free and unlocked, need not wait; and another file that
+        // has joined in its place since may be smaller.
+        let found = self.device_of(cluster).filter(|(state, device)| {
+            state.shut.load(Ordering::Acquire) == 0
+                && device.owns(cluster)
+                && device.has_file == request.has_file
+                && locked.now.usable(request.order)
+        });
+        let Some((_, device)) = found else {
             self.unlock(locked, Done::Nothing);
             return None;
-        }
+        };
         let words = self.words(cluster, device.capacity(cluster));
         let (from, least) = if locked.now.count() == 0 {
             locked.now = locked

@@ -170,7 +170,8 @@ impl Histogram {
         if total == 0 || !(0.0..=100.0).contains(&p) {
             return None;
         }
-        let exact = p / 100.0 * total as f64;
+        // In this order 99.9 % of 1000 are 999, and not a little more.
+        let exact = p * total as f64 / 100.0;
         let floor = exact as u64;
         let rank = floor
             .saturating_add(u64::from(exact > floor as f64))
@@ -224,6 +225,15 @@ mod tests {
             Histogram::OVERFLOW_NS - 1
         );
         assert_eq!(Histogram::bucket_of(u64::MAX), Histogram::BUCKETS - 1);
+    }
+
+    /// By a rounding error it was the largest of a thousand.
+    #[test]
+    fn the_largest_of_a_thousand_is_not_their_99_9th() {
+        let mut counts = [0; Histogram::BUCKETS];
+        (counts[3], counts[40]) = (999, 1);
+        let told = Histogram::percentile(&counts, 99.9);
+        assert_eq!(told, Some(Histogram::upper_bound(3)));
     }
 
     #[test]

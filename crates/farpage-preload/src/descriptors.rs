@@ -1,7 +1,7 @@
 //! The tree's own descriptors survive programs that close what they do not know. The filter protects them in an active
 //! process; these symbols do so in a dormant one.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_ulong};
 use core::sync::atomic::Ordering;
 
 use farpage::mm::{mm, mode};
@@ -48,6 +48,22 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     }
     call_real!(dup3 as fn(c_int, c_int, c_int) -> c_int, from, to, flags)
 }
+
+/// Under each of its names. Variadic in C: the argument is passed on whether or not there is one, as libc itself does it.
+macro_rules! file_control {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(number: c_int, command: c_int, argument: c_ulong) -> c_int {
+            let args = [number as u64, command as u64, argument];
+            if let Some(answer) = answered(libc::SYS_fcntl, args) {
+                return answer;
+            }
+            call_real!($name as fn(c_int, c_int, c_ulong) -> c_int, number, command, argument)
+        }
+    )*};
+}
+
+file_control!(fcntl fcntl64 __fcntl);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {

@@ -11,6 +11,7 @@ use farpage::pool::is_managed;
 use farpage::trap::{self, present};
 use farpage::{remote, sys, syscalls};
 
+use crate::descriptors::answered;
 use crate::real::call_real;
 use crate::result;
 
@@ -326,6 +327,9 @@ pub fn made_if_hiding(nr: i64, args: [u64; 6]) -> Option<i64> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, command: c_ulong, argument: *mut c_void) -> c_int {
     let args = [fd as u64, command, argument as u64, 0, 0, 0];
+    if let Some(answer) = answered(libc::SYS_ioctl, [fd as u64, command, argument as u64]) {
+        return answer;
+    }
     if let Some(made) = made_if_hiding(libc::SYS_ioctl, args) {
         return made as c_int;
     }

@@ -9,7 +9,7 @@ use farpage::errand::{LENT, Lent};
 use farpage::fork::window;
 use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
-use farpage::trap::Pins;
+use farpage::trap::{self, Pins};
 use farpage::{fork, join, sigmask, sys, vfork};
 
 use crate::exec::Environment;
@@ -236,6 +236,16 @@ pub unsafe extern "C" fn clone(
 /// syscall(SYS_fork) and SYS_clone without shared memory.
 pub fn raw_fork(args: [u64; 6]) -> i64 {
     result(fork::fork(libc::SYS_clone, args))
+}
+
+/// The same while dormant. The child is counted for itself from its first moment, as one of libc's fork is.
+pub fn dormant_fork(nr: i64, args: [u64; 6]) -> i64 {
+    let _birth = births::begin();
+    let done = trap::issue(nr, args);
+    if done == 0 {
+        join::rejoin_after_dormant_fork();
+    }
+    done
 }
 
 #[unsafe(no_mangle)]

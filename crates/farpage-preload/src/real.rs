@@ -24,7 +24,7 @@ real_functions! {
     readv writev preadv pwritev preadv64 pwritev64 preadv2 pwritev2 preadv64v2 pwritev64v2
     read write pread pread64 pwrite pwrite64 recv send epoll_wait poll
     sendmsg recvmsg sendmmsg recvmmsg ioctl
-    close dup2 dup3 unshare ptrace prctl setsockopt
+    close dup2 dup3 fcntl fcntl64 __fcntl unshare ptrace prctl setsockopt
     dlopen dlmopen __ppoll_chk chroot
 }
 

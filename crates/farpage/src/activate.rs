@@ -14,6 +14,7 @@ use farpage_core::page_state::{Kind, PageState};
 
 use crate::advice;
 use crate::births;
+use crate::engine_stack;
 use crate::file_limit;
 use crate::in_flight;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
@@ -47,6 +48,12 @@ pub fn activate() {
         return;
     }
     let _alone = mm.gate.alone();
+    // It takes some 45 KiB of stack, which is more than a thread need have (PTHREAD_STACK_MIN is 16), or a coroutine.
+    engine_stack::run_within_block(|| activate_alone(mm));
+}
+
+/// With the gate held alone.
+fn activate_alone(mm: &Mm) {
     if mm.mode.load(Ordering::Acquire) != mode::DORMANT {
         return;
     }

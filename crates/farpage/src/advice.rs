@@ -13,7 +13,7 @@ use crate::errand;
 use crate::fault;
 use crate::heirs;
 use crate::mem::{are_mapped, managed_pages};
-use crate::mm::{Mm, PAGE, mm, mode};
+use crate::mm::{Mm, PAGE, address, mm, mode};
 use crate::residency;
 use crate::sys::{self, Errno};
 
@@ -22,12 +22,13 @@ const GUARDS: [i32; 2] = [102, 103];
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
+fn kernel(addr: u64, len: u64, advice: i32) -> i64 {
+    // SAFETY: the program's own request.
+    unsafe { sys::raw(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
+}
+
 pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     let mm = mm();
-    let kernel = |addr: u64, len: u64, advice: i32| -> i64 {
-        // SAFETY: the program's own request.
-        unsafe { sys::raw(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]) }
-    };
     let Some((lo, hi)) = managed_pages(addr, len) else {
         return kernel(addr, len, advice);
     };
@@ -120,7 +121,8 @@ pub fn prefetch(mm: &Mm, lo: u64, hi: u64, advice: i32) -> i64 {
         if kind == Kind::Resident || (kind == Kind::Untouched && !untouched_too) {
             continue;
         }
-        if fault::fault(mm, page) == fault::Outcome::NotManaged {
+        // A file or shared memory that lies among managed addresses is the kernel's.
+        if fault::fault(mm, page) == fault::Outcome::NotManaged && kernel(address(page), PAGE, advice) < 0 {
             return ENOMEM;
         }
     }

@@ -21,6 +21,8 @@ const DEFAULT_MAX: u64 = 1 << 40;
 /// Share of the free space taken when no size is given: the rest of the machine needs some too.
 const FREE_SHARE: (u64, u64) = (9, 10);
 const AREA_MIN: u64 = 1 << 20;
+/// A disk that was full has room again when so much of it is free, in bytes.
+const SPACE_MIN: u64 = 4 << 20;
 /// So much of a file or device is looked at for somebody's data.
 const HEAD: usize = 64 << 10;
 /// So much of a file is given back at once.
@@ -47,6 +49,11 @@ impl OpenArea {
     #[must_use]
     pub fn is_unlinked(&self) -> bool {
         self.head.is_none()
+    }
+
+    /// Whether its disk has room for more of it, as far as the file system tells.
+    pub fn has_space(&self) -> bool {
+        free_bytes(&self.file, Path::new(&self.name)).is_ok_and(|free| free >= SPACE_MIN)
     }
 
     /// Nothing is in it any more: the sign by which it was known to be nobody's data is, and is again next time. If that fails it is left:

@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 use crate::pool::Header;
+use crate::trees;
 
 /// The supervisor's end.
 pub struct Bell {
@@ -51,13 +52,10 @@ impl Bell {
 
 /// Wakes the supervisor of a tree. It looks by itself a little later where this can't be done.
 pub fn ring(header: &Header) {
-    let (supervisor, number) = (
-        header.supervisor.load(Ordering::Relaxed),
-        header.control.bell.load(Ordering::Acquire),
-    );
-    if number == 0 {
+    let number = header.control.bell.load(Ordering::Acquire);
+    let Some(supervisor) = trees::supervisor(header).filter(|_| number != 0) else {
         return;
-    }
+    };
     let opened = OpenOptions::new()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -75,15 +73,17 @@ mod tests {
 
     use super::*;
     use crate::pool::{Geometry, Pool};
+    use crate::sys;
 
     #[test]
     fn who_waits_is_woken_once_for_a_ring() {
         let (_, pool) = Pool::create(&Geometry::default()).expect("a pool");
         let header = pool.header();
         ring(header);
+        header.supervisor.store(sys::getpid(), Ordering::Relaxed);
         header
-            .supervisor
-            .store(std::process::id() as i32, Ordering::Relaxed);
+            .pid_namespace
+            .store(sys::pid_namespace(), Ordering::Relaxed);
         let mut bell = Bell::hang(header).expect("a pipe");
         ring(header);
         let start = Instant::now();

@@ -28,7 +28,7 @@ use farpage_core::swap_table::{Backing, SlotKind, SlotWord};
 use crate::pool::{Pool, ProcEntry, entry_state};
 use crate::recount::{self, References};
 use crate::sys::Errno;
-use crate::{snapshot, tiers};
+use crate::{tiers, trees};
 
 mod presence;
 use presence::Presence;
@@ -67,7 +67,7 @@ struct Look {
 
 /// Checks the pool of the tree of the supervisor `pid`, which may have ended, or that the process `pid` belongs to. The error says why it can't be looked at.
 pub fn check(pid: i32) -> Result<Report, String> {
-    let (file, pool) = snapshot::open_tree(pid)
+    let (file, pool) = trees::open(pid)
         .ok_or_else(|| format!("process {pid} belongs to no running farpage tree that you may look at"))?;
     let mut found = look(&file, &pool)?;
     for _ in 1..LOOKS {

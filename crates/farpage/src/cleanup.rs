@@ -195,7 +195,9 @@ fn free_objects(pool: &Pool, owner: u16) {
         let word = table.load(slot);
         let cluster = slots.cluster_word(slot / CLUSTER_SLOTS as u32);
         let left_over = match word.kind() {
-            SlotKind::Busy => word.owner() == Some(owner),
+            SlotKind::Busy => {
+                word.owner() == Some(owner) && is_let_go(pool, slot / CLUSTER_SLOTS as u32, owner)
+            }
             SlotKind::Device | SlotKind::Moved | SlotKind::Released | SlotKind::Free => {
                 cluster.holder() == Some(owner)
             }
@@ -207,6 +209,25 @@ fn free_objects(pool: &Pool, owner: u16) {
             puts::free_left_over(pool, handle, slot, owner);
         }
     }
+}
+
+/// Whether nobody but `owner` holds the cluster, or not for long. Who compacts may be in the middle of copying an object of it, to a place that
+/// would be somebody else's before it goes on. One that does not let go (stopped) keeps the object, which then stays for good.
+fn is_let_go(pool: &Pool, cluster: u32, owner: u16) -> bool {
+    const TRIES: u32 = 1000;
+    let slots = pool.slots();
+    let is_held = || {
+        slots
+            .cluster_word(cluster)
+            .holder()
+            .is_some_and(|holder| holder != owner)
+    };
+    (0..TRIES).any(|tried| {
+        if tried > 0 {
+            pool.header().nap(1000);
+        }
+        !is_held()
+    })
 }
 
 /// Unlocks the clusters that `owner` left locked, frees the slots it left busy, sweeps what was left released.

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use farpage_core::devices;
+use farpage_core::devices::{self, SHUT_FAILED};
 use farpage_core::readahead::hits::WindowCounts;
 use farpage_core::units::{PAGE_SIZE, format_size};
 
@@ -120,6 +120,14 @@ impl Control {
     fn read(&self) -> Vec<u8> {
         let bytes = self.text.iter().map(|byte| byte.load(Ordering::Relaxed));
         bytes.take_while(|&byte| byte != 0).collect()
+    }
+
+    /// Whether there is a request, which the command can't take back from now on.
+    fn takes_on(&self) -> bool {
+        let begun =
+            self.phase
+                .compare_exchange(phase::ASKED, phase::RUNNING, Ordering::Acquire, Ordering::Relaxed);
+        begun.is_ok()
     }
 
     fn set_job(&self, job: u32) {
@@ -224,6 +232,7 @@ impl Server {
     pub fn tick(&mut self) {
         tier_files::note_seeks(&self.pool);
         let now = sys::now_ns();
+        self.lift_refusals(now);
         let control = &self.pool.header().control;
         let gone = self.client_is_gone(now);
         let cancelled = gone || control.cancel.load(Ordering::Relaxed) != 0;
@@ -232,8 +241,7 @@ impl Server {
                 control.phase.store(phase::IDLE, Ordering::Relaxed);
                 control.client.store(0, Ordering::Release);
             }
-            Work::Idle if control.phase.load(Ordering::Acquire) == phase::ASKED => {
-                control.phase.store(phase::RUNNING, Ordering::Relaxed);
+            Work::Idle if control.takes_on() => {
                 let begun = match control.request.load(Ordering::Relaxed) {
                     SWAPOFF => self.begin_swapoff(now),
                     SWAPON => self.begin_swapon(now),
@@ -252,6 +260,20 @@ impl Server {
             Work::Emptying { .. } => self.watch_emptying(now),
             Work::Adding { index, since_ns } => self.watch_adding(index, since_ns, now, cancelled),
             Work::Closing { index, since_ns } => self.watch_closing(index, since_ns, now),
+        }
+    }
+
+    /// Areas that refused what was written to them and may take it by now are open again.
+    fn lift_refusals(&self, now: u64) {
+        let refuse = self.files.iter().zip(&self.pool.header().area).enumerate();
+        for (index, (file, area)) in refuse.filter(|(_, (_, area))| area.refusal.stands()) {
+            let has_space = || file.as_ref().is_some_and(OpenArea::has_space);
+            if area.refusal.may_be_lifted(now, has_space) {
+                area.refusal.lift();
+                self.pool.device_states()[index]
+                    .shut
+                    .fetch_and(!SHUT_FAILED, Ordering::Relaxed);
+            }
         }
     }
 
@@ -288,12 +310,10 @@ impl Server {
         let pages = tier.pages(&self.pool);
         // What is compressed takes RAM as it is.
         let in_ram = (tier.ram(&self.pool) - header.excess(thread::headroom_of(header))).max(0);
-        let free =
-            |area: &Area| area.blocks.load(Ordering::Relaxed) as i64 - area.used.load(Ordering::Relaxed);
         let others = areas_of(&self.pool).into_iter().map(|(index, _)| index);
         let elsewhere: i64 = others
             .filter(|other| Tier::Area(*other) != tier)
-            .map(|other| free(self.area(other)))
+            .filter_map(|other| self.area(other).free_blocks())
             .sum();
         if pages > in_ram + elsewhere {
             let bytes = |pages: i64| format_size(pages as u64 * PAGE_SIZE as u64);

@@ -83,6 +83,10 @@ fn may_fault_here() -> bool {
     if !is_managed(&raw const here as u64) {
         return false;
     }
+    !is_on_alternate()
+}
+
+fn is_on_alternate() -> bool {
     let mut alternate = libc::stack_t {
         ss_sp: core::ptr::null_mut(),
         ss_flags: 0,
@@ -90,7 +94,18 @@ fn may_fault_here() -> bool {
     };
     // SAFETY: asks about this thread's alternate stack.
     unsafe { sys::raw(libc::SYS_sigaltstack, [0, &raw mut alternate as u64, 0, 0, 0, 0]) };
-    alternate.ss_flags & libc::SS_ONSTACK == 0
+    alternate.ss_flags & libc::SS_ONSTACK != 0
+}
+
+/// Runs `work` on a stack of the engine's; the caller has blocked all signals but ours.
+pub fn run_within_block<R>(work: impl FnOnce() -> R) -> R {
+    if !is_on_alternate() {
+        return run(work);
+    }
+    let mask = sys::block_faults();
+    let result = run(work);
+    sys::set_mask(mask);
+    result
 }
 
 /// Runs `work` on a stack of the engine's, or on the caller's if there is no memory for one. The caller has blocked signals,

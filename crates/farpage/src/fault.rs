@@ -212,11 +212,26 @@ fn run_before(mm: &Mm, page: u64) -> u64 {
         .count() as u64
 }
 
+/// How long a page that the kernel has no memory for is tried again. Counted, tries were over at once where many threads wake each other.
+#[derive(Default)]
+struct Patience {
+    since_ns: Option<u64>,
+}
+
+impl Patience {
+    const NS: u64 = 5_000_000_000;
+
+    fn lasts(&mut self) -> bool {
+        let now = sys::now_ns();
+        now.saturating_sub(*self.since_ns.get_or_insert(now)) < Self::NS
+    }
+}
+
 /// Installs zero pages over `run` locked pages; returns how many of them are there now.
 fn install_zeros(mm: &Mm, page: u64, run: u64) -> u64 {
     let zeros = mm.frames.zeros();
     let mut done = 0;
-    let mut patience = 0;
+    let mut patience = Patience::default();
     let mut run = run;
     while done < run {
         let result = mm.uffd().copy(address(page + done), zeros, (run - done) * PAGE);
@@ -228,8 +243,7 @@ fn install_zeros(mm: &Mm, page: u64, run: u64) -> u64 {
             Some(Errno(libc::EAGAIN)) => {}
             // The run leaves the mapping that holds its first page.
             Some(Errno(libc::ENOENT)) if done == 0 && run > 1 => run = 1,
-            Some(Errno(libc::ENOMEM)) if patience < 1000 => {
-                patience += 1;
+            Some(Errno(libc::ENOMEM)) if patience.lasts() => {
                 reclaim::reclaim(mm, 64);
                 mm.header().nap(1000);
             }
@@ -282,15 +296,14 @@ pub fn unframe(mm: &Mm, page: u64) -> bool {
 
 /// Installs the page at `from` as `page`, whose lock we hold; on `NotManaged` the word is put back.
 pub fn install(mm: &Mm, page: u64, from: u64, seen: PageState) -> Outcome {
-    let mut patience = 0;
+    let mut patience = Patience::default();
     loop {
         let result = mm.uffd().copy(address(page), from, PAGE);
         match result.error {
             None => return Outcome::Done,
             Some(Errno(libc::EAGAIN)) => {}
-            Some(Errno(libc::ENOMEM)) if patience < 1000 => {
+            Some(Errno(libc::ENOMEM)) if patience.lasts() => {
                 // The caller holds a work area, which reclaiming needs too: the reclaimers' affair.
-                patience += 1;
                 mm.header().ask_to_reclaim();
                 mm.header().nap(1000);
             }

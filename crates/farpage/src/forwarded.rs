@@ -6,7 +6,7 @@
 
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::sys;
 
@@ -34,6 +34,8 @@ const STANDARD_MAX: i32 = 31;
 
 /// The program; 0 before it is there and after its end.
 static CHILD: AtomicI32 = AtomicI32::new(0);
+/// Whether this process leads its session.
+static LEADS: AtomicBool = AtomicBool::new(false);
 
 /// What is passed on.
 pub fn signals() -> impl Iterator<Item = i32> {
@@ -44,6 +46,9 @@ pub fn signals() -> impl Iterator<Item = i32> {
 /// From now on they go to the child.
 pub fn begin(child: i32) {
     CHILD.store(child, Ordering::Relaxed);
+    // SAFETY: asks for the caller's session.
+    let session = unsafe { libc::getsid(0) };
+    LEADS.store(session == sys::getpid(), Ordering::Relaxed);
     // SAFETY: installs a handler that is safe at any moment; all zero is a sigaction.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
@@ -61,7 +66,8 @@ pub fn end() {
 }
 
 /// The terminal's signals, which the kernel sends, reach the program by its process group, and limits of CPU time are each
-/// process's own. But an alarm that was set before farpage's exec is the program's.
+/// process's own. But an alarm that was set before farpage's exec is the program's; and a terminal that is closed is told to the leader
+/// of its session alone, by whose end the others would learn it.
 extern "C" fn pass_on(sig: i32, info: *const libc::siginfo_t, _context: *const libc::c_void) {
     // SAFETY: the kernel's siginfo.
     let code = unsafe { (*info).si_code };
@@ -71,6 +77,7 @@ extern "C" fn pass_on(sig: i32, info: *const libc::siginfo_t, _context: *const l
         _ if child == 0 => Ok(()),
         libc::SI_QUEUE => sys::queue_signal(child, sig, info),
         _ if code <= 0 || sig == libc::SIGALRM => sys::kill(child, sig),
+        _ if sig == libc::SIGHUP && LEADS.load(Ordering::Relaxed) => sys::kill(child, sig),
         _ => Ok(()),
     };
 }

@@ -16,6 +16,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use crate::engine_stack::if_managed;
 use crate::fault;
 use crate::gate::Spin;
 use crate::mm::{Mm, PAGE, address};
@@ -278,6 +279,10 @@ fn most_pages(mm: &Mm) -> u64 {
 /// Keeps a page, which the caller has pinned, until the calling thread has ended: the kernel touches it then, and nobody else could
 /// let it go. Beyond what may be kept it is not.
 pub fn keep_to_end(mm: &Mm, page: u64) {
+    if_managed(|| keep_inside(mm, page));
+}
+
+fn keep_inside(mm: &Mm, page: u64) {
     let mask = sys::block_signals();
     {
         let _inside = mm.gate.shared();

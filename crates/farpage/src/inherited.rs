@@ -1,24 +1,26 @@
-//! What the program is to inherit from whoever started us, and the standard library would change: SIGPIPE ignored, and the
-//! mask of blocked signals.
+//! What the program is to inherit from whoever started us. Some of it is not so in us: signals that were ignored, and the mask of
+//! blocked ones. And files, which are not for us.
 //!
 //! # Safety
-//! Asks for and sets signal state of the calling thread and process.
+//! Asks for and sets signal state of the calling thread and process, and closes descriptors that nobody here knows.
 #![allow(unsafe_code)]
 
 use core::mem::MaybeUninit;
 use core::ptr;
+use std::fs::{self, OpenOptions};
+use std::os::fd::IntoRawFd;
 
 /// Signal state for a child.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct SignalState {
     mask: libc::sigset_t,
-    ignores_sigpipe: bool,
+    ignored: Vec<i32>,
 }
 
 impl SignalState {
-    /// The calling thread's mask, and what is to become of SIGPIPE. From now on signals in `held` wait, until
+    /// The calling thread's mask, and which signals are to be ignored. From now on signals in `held` wait, until
     /// [`release`](Self::release).
-    pub fn hold(held: impl Iterator<Item = i32>, ignores_sigpipe: bool) -> Self {
+    pub fn hold(held: impl Iterator<Item = i32>, ignored: Vec<i32>) -> Self {
         let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: sets and masks of our own; the old mask fills the room it is given, which is valid as it is too.
         let mask = unsafe {
@@ -30,19 +32,14 @@ impl SignalState {
             libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), mask.as_mut_ptr());
             mask.assume_init()
         };
-        Self {
-            mask,
-            ignores_sigpipe,
-        }
+        Self { mask, ignored }
     }
 
     /// Sets it, between fork and exec: only calls that are safe there.
     pub fn restore(&self) {
-        // SAFETY: a disposition that was there before.
-        unsafe {
-            if self.ignores_sigpipe {
-                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-            }
+        for &sig in &self.ignored {
+            // SAFETY: a disposition that was there before.
+            unsafe { libc::signal(sig, libc::SIG_IGN) };
         }
         self.release();
     }
@@ -51,5 +48,28 @@ impl SignalState {
     pub fn release(&self) {
         // SAFETY: a mask that was there before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, ptr::null_mut()) };
+    }
+}
+
+/// Closes all files that were there when this program began: they are not closed by exec, and each that was opened since is. The
+/// standard ones are of nothing then.
+pub fn let_go() {
+    let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = open
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    for fd in numbers {
+        // SAFETY: no file of ours is named by such a number.
+        unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFD);
+            if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+                libc::close(fd);
+            }
+        }
+    }
+    // Each has the lowest number that is free.
+    for _ in 0..3 {
+        let nothing = OpenOptions::new().read(true).write(true).open("/dev/null");
+        let _ = nothing.map(IntoRawFd::into_raw_fd);
     }
 }

@@ -48,7 +48,7 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
         Err(_) => return,
     };
     // Numbers of another namespace mean other processes in this table: what does not count in the supervisor's stays unmanaged.
-    if pool.header().pid_namespace.load(Ordering::Relaxed) != sys::pid_namespace() {
+    if !pool.header().counts_as_we_do() {
         // The supervisor finds by that that the image before is gone (`ledger::left_by_exec`).
         // SAFETY: nothing of it is used any more.
         unsafe { pool.detach() };

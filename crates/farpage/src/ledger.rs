@@ -544,7 +544,7 @@ fn see(pid: i32) -> Option<Seen> {
         gone: true,
         start_time: 0,
     };
-    let stat = match fs::read_to_string(format!("/proc/{pid}/stat")) {
+    let stat = match living::text(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
         Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => {
             return Some(gone);

@@ -105,18 +105,13 @@ fn has_room_for_states(pid: i32) -> bool {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    status(pid, "PPid:").and_then(|parent| i32::try_from(parent).ok())
+    living::status(pid, "PPid:")?.parse().ok()
 }
 
 /// How often it has run and stopped to.
 fn switches_of(pid: i32) -> Option<u64> {
-    Some(status(pid, "voluntary_ctxt_switches:")? + status(pid, "nonvoluntary_ctxt_switches:")?)
-}
-
-fn status(pid: i32, key: &str) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let value = status.lines().find_map(|line| line.strip_prefix(key))?;
-    value.trim().parse().ok()
+    let count = |key| living::status(pid, key)?.parse::<u64>().ok();
+    Some(count("voluntary_ctxt_switches:")? + count("nonvoluntary_ctxt_switches:")?)
 }
 
 /// Whether it maps page states: what lies behind the part of the pool that every process, the supervisor too, has from its start.

@@ -70,8 +70,10 @@ pub fn is_managed(addr: u64) -> bool {
 mod entry;
 pub mod entry_state;
 mod layout;
+mod refusal;
 pub use entry::ProcEntry;
 pub use layout::{Geometry, Layout};
+use refusal::Refusal;
 
 /// What is to be known of a swap area.
 pub mod trait_of {
@@ -93,6 +95,7 @@ pub struct Area {
     pub descriptor: AtomicI32,
     /// 1 while pages may be written to it.
     pub open: AtomicU32,
+    pub refusal: Refusal,
     /// What tells its descriptors from others: device and inode (0: no file), and the flags to open it with.
     pub dev: AtomicU64,
     pub ino: AtomicU64,
@@ -428,6 +431,17 @@ impl Area {
         let name: Vec<u8> = bytes.take_while(|&b| b != 0).collect();
         String::from_utf8_lossy(&name).into_owned()
     }
+
+    /// Blocks that hold no page; `None`: it takes none.
+    pub fn free_blocks(&self) -> Option<i64> {
+        let free = || self.blocks.load(Ordering::Relaxed) as i64 - self.used.load(Ordering::Relaxed);
+        self.takes_pages().then(free)
+    }
+
+    /// Whether what is written to it now may be kept there.
+    pub fn takes_pages(&self) -> bool {
+        self.open.load(Ordering::Relaxed) != 0 && !self.refusal.stands()
+    }
 }
 
 impl Header {
@@ -516,6 +530,12 @@ impl Header {
             .fetch_update(Ordering::SeqCst, Ordering::Relaxed, lower);
     }
 
+    /// Whether the numbers of processes here are those of the caller's pid namespace.
+    #[must_use]
+    pub fn counts_as_we_do(&self) -> bool {
+        self.pid_namespace.load(Ordering::Relaxed) == sys::pid_namespace()
+    }
+
     /// Whether somebody looks at the tree now and then.
     pub fn supervisor_lives(&self) -> bool {
         let pid = self.supervisor.load(Ordering::Relaxed);
@@ -557,15 +577,11 @@ impl Header {
         self.hopeless.load(Ordering::Relaxed) != 0
     }
 
-    /// Free blocks of every area, and those that pages in RAM keep.
+    /// Free blocks of every area that takes pages, and those that pages in RAM keep: given up they are free, if not where no area takes any.
     pub fn free_blocks(&self) -> i64 {
-        let kept = self.kept.load(Ordering::Relaxed).max(0);
-        kept + self
-            .area
-            .iter()
-            .filter(|a| a.open.load(Ordering::Relaxed) != 0)
-            .map(|a| a.blocks.load(Ordering::Relaxed) as i64 - a.used.load(Ordering::Relaxed))
-            .sum::<i64>()
+        let open = self.area.iter().filter_map(Area::free_blocks);
+        let all = open.reduce(|sum, more| sum + more);
+        all.map_or(0, |free| free + self.kept.load(Ordering::Relaxed).max(0))
     }
 
     /// Bytes in for a thousand out of the compressed tier, pages that were not worth it included; twice as many as long as that

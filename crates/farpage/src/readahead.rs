@@ -26,7 +26,7 @@ const LIMIT_SHARE: i64 = 64;
 /// One page of so many that are mapped ahead of their touch waits in a frame instead, to be counted.
 pub const SAMPLE_ONE_IN: u32 = 64;
 
-/// What one process remembers.
+/// What one process remembers. (The kernel has one history of the policy `cluster` for all processes.)
 pub struct Readahead {
     cluster: Cluster,
     streams: Streams,

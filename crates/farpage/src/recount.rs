@@ -386,12 +386,14 @@ fn settle_objects(pool: &Pool) -> bool {
         return false;
     };
     let used = &pool.header().zpages_used;
-    let surplus = used.load(Ordering::Relaxed).saturating_sub(zpool.count_used());
+    let seen = used.load(Ordering::Relaxed);
+    let surplus = seen.saturating_sub(zpool.count_used());
     if idle() != Some(before) {
         return false;
     }
-    used.fetch_sub(surplus, Ordering::Relaxed);
-    all
+    // Who cleans up after a process gives zpages back in no such step: then it is not what was seen.
+    let settled = used.compare_exchange(seen, seen - surplus, Ordering::Relaxed, Ordering::Relaxed);
+    settled.is_ok() && all
 }
 
 /// The counts of blocks that hold a page, and of slots whose content was moved to another one. False: one could not be told now.

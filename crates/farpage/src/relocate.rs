@@ -16,6 +16,7 @@ use farpage_core::units::PAGE_SIZE;
 use crate::compress;
 use crate::kept;
 use crate::mm::{Mm, PAGE, fd};
+use crate::pool::Area;
 use crate::slot_batch::SlotBatch;
 use crate::swapoff::BATCH_MAX;
 use crate::sys;
@@ -428,10 +429,8 @@ impl Batch {
 
 /// Whether another file has free blocks.
 fn has_free_area(mm: &Mm) -> bool {
-    mm.header().area.iter().any(|area| {
-        area.open.load(Ordering::Relaxed) != 0
-            && (area.blocks.load(Ordering::Relaxed) as i64) > area.used.load(Ordering::Relaxed)
-    })
+    let mut free = mm.header().area.iter().filter_map(Area::free_blocks);
+    free.any(|blocks| blocks > 0)
 }
 
 fn publish(mm: &Mm, slot: u32, backing: Backing) {

@@ -10,7 +10,7 @@ use farpage_core::slots::{Request, Run};
 
 use crate::kept;
 use crate::mm::Mm;
-use crate::pool::Pool;
+use crate::pool::{Area, Pool};
 use crate::puts;
 use crate::slot_caches;
 use crate::sys;
@@ -139,18 +139,28 @@ fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {
         slot_caches::drain(mm);
         run = view.alloc(&request);
     }
-    if run.is_none() && has_file && (kept::give_up_all(mm) || reopen(mm)) {
+    if run.is_none() && has_file && (give_up_kept(mm) || reopen(mm)) {
         run = view.alloc(&request);
     }
     tiers::count_locks(mm.pool(), &view);
     run
 }
 
-/// Areas that failed are tried again when nothing else has room: a full disk may have been cleared. True if there was one.
+/// Areas to which a write has failed are tried again when nothing else has room. Those that refuse are not, as long as the supervisor
+/// sees to them. True if there was one.
 fn reopen(mm: &Mm) -> bool {
-    let states = mm.pool().device_states().iter();
-    states
-        .filter(|state| state.shut.fetch_and(!SHUT_FAILED, Ordering::Relaxed) == SHUT_FAILED)
-        .count()
-        > 0
+    let areas = mm.pool().device_states().iter().zip(&mm.header().area);
+    let again = areas.filter(|(state, area)| {
+        let refusal = &area.refusal;
+        if refusal.may_be_lifted(sys::now_ns(), || !mm.header().supervisor_lives()) {
+            refusal.lift();
+        }
+        !refusal.stands() && state.shut.fetch_and(!SHUT_FAILED, Ordering::Relaxed) == SHUT_FAILED
+    });
+    again.count() > 0
+}
+
+/// Gives up what pages in RAM keep, if some of it is in an area that takes pages; whether it did.
+fn give_up_kept(mm: &Mm) -> bool {
+    mm.header().area.iter().any(Area::takes_pages) && kept::give_up_all(mm)
 }

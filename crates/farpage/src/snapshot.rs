@@ -1,17 +1,15 @@
 //! What a running tree looks like from outside: read from its pool, at any time, by anyone who may open it.
 
 use std::fs;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use farpage_core::readahead::hits::Estimate;
 use farpage_core::stats::Counter;
 use farpage_core::units::PAGE_SIZE;
 
-use crate::ledger::living;
 use crate::mm::address;
 use crate::pool::{Area, Header, Pool, entry_state};
-use crate::{ledger, sys};
+use crate::{ledger, sys, trees};
 
 /// Of how many mappings readahead is told.
 const REGIONS: usize = 8;
@@ -26,6 +24,8 @@ pub struct AreaUse {
     pub priority: i32,
     /// Being emptied, or about to join: no page goes there now.
     pub closed: bool,
+    /// Why it refuses what is written to it, if it does.
+    pub write_error: Option<String>,
     /// Of short reads that faults wait for, in nanoseconds: the device's own time, the median, and that after seeks. 0: none yet.
     pub read_ns: [u64; 3],
     /// How many reads a prefetch thread has in flight beside such faults.
@@ -183,64 +183,13 @@ fn area_uses(pool: &Pool) -> Vec<AreaUse> {
             used_bytes: area.used.load(Ordering::Relaxed).max(0) as u64 * PAGE_SIZE as u64,
             priority: pool.device_states()[i].now(&pool.devices()[i]).priority,
             closed: area.open.load(Ordering::Relaxed) == 0,
+            write_error: area.refusal.error().map(|error| error.to_string()),
             read_ns: area.pace.times_ns(),
             depth: area.pace.depth_beside(),
             has_dear_seeks: pool.device_states()[i].now(&pool.devices()[i]).rotates,
         });
     }
     uses
-}
-
-/// Supervisors of running trees whose pool this user may open.
-#[must_use]
-pub fn running_trees() -> Vec<i32> {
-    let mut found: Vec<i32> = pids().filter_map(supervisor_of).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
-}
-
-/// The supervisor of the tree that process `pid` belongs to, or supervises.
-#[must_use]
-pub fn supervisor_of(pid: i32) -> Option<i32> {
-    open_pool(pid).map(|(_, pool)| pool.header().supervisor.load(Ordering::Relaxed))
-}
-
-/// Opens the pool that process `pid` (a supervisor or a member of its tree) has among its descriptors.
-#[must_use]
-pub fn open_pool(pid: i32) -> Option<(fs::File, Pool)> {
-    pool_among(Path::new(&format!("/proc/{pid}"))).or_else(|| pool_among(&living::thread(pid)?))
-}
-
-/// The pool among the descriptors of the process or thread that a directory of /proc is about.
-fn pool_among(directory: &Path) -> Option<(fs::File, Pool)> {
-    for entry in fs::read_dir(directory.join("fd")).ok()?.flatten() {
-        let target = fs::read_link(entry.path()).unwrap_or_default();
-        if target.to_string_lossy().starts_with("/memfd:farpage-pool") {
-            let file = fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(entry.path())
-                .ok()?;
-            let pool = Pool::attach(std::os::fd::AsRawFd::as_raw_fd(&file)).ok()?;
-            return Some((file, pool));
-        }
-    }
-    None
-}
-
-/// Opens the pool of the tree of a supervisor, which may have ended: then as another process of the tree has it.
-#[must_use]
-pub fn open_tree(supervisor: i32) -> Option<(fs::File, Pool)> {
-    let is_its = |pool: &Pool| pool.header().supervisor.load(Ordering::Relaxed) == supervisor;
-    let of_member = |pid| open_pool(pid).filter(|(_, pool)| is_its(pool));
-    open_pool(supervisor).or_else(|| pids().find_map(of_member))
-}
-
-/// Of all processes.
-fn pids() -> impl Iterator<Item = i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// A view on a running tree.
@@ -251,7 +200,7 @@ pub struct Snapshotter {
 
 /// Attaches to the tree of `supervisor_pid`. The error says why not.
 pub fn attach(supervisor_pid: i32) -> Result<Snapshotter, String> {
-    match open_tree(supervisor_pid) {
+    match trees::open(supervisor_pid) {
         Some((_, pool)) => Ok(Snapshotter {
             pool,
             supervisor: supervisor_pid,
@@ -267,10 +216,16 @@ impl Snapshotter {
     /// The tree now; `None` once it has ended.
     #[must_use]
     pub fn snapshot(&self) -> Option<Snapshot> {
-        let snapshot = Snapshot::of(&self.pool);
+        let header = self.pool.header();
+        let supervisor = trees::supervisor(header).unwrap_or(self.supervisor);
+        let snapshot = Snapshot {
+            supervisor_pid: supervisor,
+            ..Snapshot::of(&self.pool)
+        };
+        let runs = fs::exists(format!("/proc/{supervisor}")).unwrap_or(false);
         // Once it is gone nobody gives the entries of the dead up.
-        let mut pids = snapshot.processes.iter().map(|process| process.pid);
-        let runs = fs::exists(format!("/proc/{}", self.supervisor)).unwrap_or(false);
-        (runs || pids.any(ledger::is_there)).then_some(snapshot)
+        let pids = || snapshot.processes.iter().map(|process| process.pid);
+        let runs = runs || (header.counts_as_we_do() && pids().any(ledger::is_there));
+        runs.then_some(snapshot)
     }
 }

@@ -11,16 +11,17 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::ptr;
 use std::sync::atomic::Ordering;
 
 use farpage_core::huge::{Huge, SwapIn, SwapOut};
 use farpage_core::readahead::Policy;
 use farpage_core::slot_cache::{FREE_MIN_PER_CPU, SlotPolicy};
-use farpage_core::stats::Counter;
 use farpage_core::units::{PAGE_SIZE, format_size};
 use farpage_core::zpool::ZPAGE_BYTES;
 
@@ -28,11 +29,12 @@ use crate::areas::{self, OpenArea};
 use crate::bell::Bell;
 use crate::control::Server;
 use crate::forwarded;
-use crate::inherited::SignalState;
+use crate::inherited::{self, SignalState};
 use crate::join::ENV_POOL;
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::mm::fd;
+use crate::notices::Notices;
 use crate::pool::{Geometry, Layout, Pool, flag};
 use crate::snapshot::Snapshot;
 use crate::sys::Errno;
@@ -75,8 +77,8 @@ pub struct RunConfig {
     /// Manage memory from the first byte on instead of from half the budget.
     pub eager: bool,
     pub allow_io_uring: bool,
-    /// Whether the command starts with SIGPIPE ignored.
-    pub ignores_sigpipe: bool,
+    /// What the command starts with ignored beside what this process ignores. SIGCHLD must not be ignored in this one.
+    pub ignored_signals: Vec<i32>,
     pub readahead: Policy,
     /// log2 of the greatest window of the policies `cluster` and `vma`.
     pub page_cluster: u32,
@@ -110,6 +112,7 @@ pub enum RunError {
 /// Below this the engine's own fixed needs leave no room for a program's pages.
 const RAM_MIN: u64 = 8 << 20;
 const TICK_MS: i32 = 20;
+const SECOND_NS: u64 = 1_000_000_000;
 /// Epochs of refault distances in so many pages as the budget has.
 const EPOCHS_IN_BUDGET: i64 = 64;
 /// While a tier joins or leaves; the tree itself is looked at less often.
@@ -127,13 +130,13 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
         make_library(config.preload).map_err(|e| no_start("place the preload library in memory", &e))?;
     (config.on_start)();
     // A signal sent to us while the command starts waits until there is somebody to pass it on to.
-    let signals = SignalState::hold(forwarded::signals(), config.ignores_sigpipe);
+    let signals = SignalState::hold(forwarded::signals(), mem::take(&mut config.ignored_signals));
     let given = [
         (pool_fd, fd::POOL),
         (library.as_raw_fd(), fd::LIBRARY),
         (life.descriptor(), fd::LIFE),
     ];
-    let started = start(&config, &pool, &given, &open, signals);
+    let started = start(&config, &pool, &given, &open, signals.clone());
     if let Ok(child) = &started {
         forwarded::begin(child.id() as i32);
     }
@@ -462,45 +465,69 @@ fn watch(child: &mut Child, rounds: &mut Rounds, on_tick: &mut Option<OnTick>) -
     // SAFETY: opens a descriptor on our own child.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as i32, 0) } as i32;
     sys::run_soon(0);
-    let mut next_second = sys::now_ns() + 1_000_000_000;
-    let mut overruns = Some(0);
+    let mut next_second = sys::now_ns() + SECOND_NS;
+    let mut notices = Notices::default();
+    let is_first = sys::getpid() == 1;
     loop {
         rounds.wait(pidfd);
-        if let Ok(Some(status)) = child.try_wait() {
+        if let Some(code) = exit_code(child) {
             forwarded::end();
             // SAFETY: our own descriptor.
             unsafe { libc::close(pidfd) };
-            return status
-                .code()
-                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            return code;
+        }
+        if is_first {
+            reap_orphans(child.id() as i32);
         }
         rounds.tick();
         let pool = rounds.ledger.pool();
-        tell_of_overrun(pool, &mut overruns);
+        notices.look(pool, sys::now_ns());
         if let Some(on_tick) = on_tick
             && sys::now_ns() >= next_second
         {
-            next_second += 1_000_000_000;
+            // Not more of them where it was stopped meanwhile.
+            next_second = (next_second + SECOND_NS).max(sys::now_ns());
             on_tick(&Snapshot::of(pool));
         }
     }
 }
 
-/// Says once that memory is needed for which there is no place. `overruns` were seen so far; `None`: it has been said.
-fn tell_of_overrun(pool: &Pool, overruns: &mut Option<u64>) {
-    let header = pool.header();
-    let now = header.counters[Counter::LimitOverrun as usize].load(Ordering::Relaxed);
-    if overruns.is_none_or(|before| before == now) || header.room() > 0 {
-        return;
+/// Of a child that has ended.
+fn exit_code(child: &mut Child) -> Option<i32> {
+    match child.try_wait() {
+        Ok(status) => status.map(|status| {
+            status
+                .code()
+                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+        }),
+        Err(_) => {
+            sys::complain(&["farpage: how the command ended can't be told: somebody else has waited for it"]);
+            Some(125)
+        }
     }
-    *overruns = None;
-    sys::complain(&[
-        "farpage: all swap is full and the programs use more memory than the budget: add some with ",
-        "`farpage swapon DIRECTORY:SIZE`, or run with a larger --ram or --swap",
-    ]);
 }
 
-/// The command has ended but left daemons: a background process keeps their books until they end.
+/// The first process of a pid namespace, as of a container, is the parent of all whose own has ended: nobody else waits for them.
+fn reap_orphans(child: i32) {
+    loop {
+        // SAFETY: asks who has ended, and waits for exactly that; all zero is a siginfo.
+        unsafe {
+            let mut ended: libc::siginfo_t = mem::zeroed();
+            let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            if libc::waitid(libc::P_ALL, 0, &raw mut ended, how) != 0 {
+                return;
+            }
+            let pid = ended.si_pid();
+            if pid == 0 || pid == child {
+                return;
+            }
+            libc::waitpid(pid, ptr::null_mut(), libc::WNOHANG);
+        }
+    }
+}
+
+/// The command has ended but left daemons: a background process keeps their books until they end. It holds nothing of whoever started
+/// farpage: no directory, and no file, whose lock or end somebody may wait for.
 fn keep_books_in_background(mut rounds: Rounds) {
     let header = rounds.ledger.pool().header();
     // SAFETY: this process has one thread; the child only ticks and exits.
@@ -514,9 +541,8 @@ fn keep_books_in_background(mut rounds: Rounds) {
             return;
         }
         libc::setsid();
-        for fd in 0..3 {
-            libc::close(fd);
-        }
+        libc::chdir(c"/".as_ptr());
+        inherited::let_go();
     }
     header.supervisor.store(sys::getpid(), Ordering::Relaxed);
     while !rounds.is_over() {

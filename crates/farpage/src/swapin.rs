@@ -45,6 +45,8 @@ pub struct Batch<'a> {
     held: u64,
     /// Of those, the sample.
     sampled: u64,
+    /// A read of several failed: each page is read by itself, or one bad block would be tried again for each of its neighbours.
+    singly: bool,
 }
 
 /// Brings `page` in, and with it what the policy expects to be touched next.
@@ -198,6 +200,7 @@ impl<'a> Batch<'a> {
             locked: 0,
             held: 0,
             sampled: 0,
+            singly: false,
         };
         for (place, &page) in batch.pages.iter().enumerate() {
             let state = match held {
@@ -252,11 +255,12 @@ impl<'a> Batch<'a> {
         let lies = lies_in(mm, self.slots, self.locked & !ready);
         self.places.fill(lies);
         let run = self.places.around(at, GAP_MAX);
-        if run.len() > 1 {
+        if run.len() > 1 && !self.singly {
             let (blocks, loaded) = read_of(self.slots, run);
             if tiers::load_blocks(mm, &blocks, context).is_ok() {
                 return Ok((Source::File, loaded));
             }
+            self.singly = true;
         }
         tiers::load(mm, self.slots[at], context, at).map(|source| (source, 1 << at))
     }

@@ -15,7 +15,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::os::fd::AsRawFd;
 
-use farpage_core::devices::{self, SHUT_LEAVING};
+use farpage_core::devices::{self, SHUT_FAILED, SHUT_LEAVING};
 use farpage_core::kill_point;
 use farpage_core::swap_table::SlotKind;
 
@@ -114,9 +114,10 @@ pub fn open_to_pages(pool: &Pool, index: usize) {
     if header.area[index].open.swap(1, Ordering::Relaxed) == 0 {
         header.areas.fetch_add(1, Ordering::Relaxed);
     }
+    header.area[index].refusal.lift();
     pool.device_states()[index]
         .shut
-        .fetch_and(!SHUT_LEAVING, Ordering::Release);
+        .fetch_and(!(SHUT_LEAVING | SHUT_FAILED), Ordering::Release);
 }
 
 /// From now on no slot of the area is handed out.

@@ -167,6 +167,13 @@ pub fn stays(pool: &Pool, slot: u32) -> bool {
     owner.is_some_and(|(index, _)| pool.device_states()[index].stays())
 }
 
+/// Whether the slot's block may be written to: not in an area that refuses.
+#[must_use]
+pub fn may_be_written(mm: &Mm, slot: u32) -> bool {
+    let refuses = |area: u8| mm.header().area[usize::from(area)].refusal.stands();
+    place_of(mm.pool(), slot).is_none_or(|(area, _)| !refuses(area))
+}
+
 /// Where in a file a slot's page lies, if it does.
 pub fn block_of(mm: &Mm, slot: u32) -> Option<(u8, u64)> {
     match mm.pool().swap_table().load(slot).backing() {
@@ -476,13 +483,14 @@ fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], co
         // SAFETY: as above; the rest of the pieces.
         result = unsafe { sys::transfer_all(file, true, pieces, block * PAGE + bytes - left) };
     }
-    if result.is_err() {
+    let header = mm.header();
+    if let Err(error) = result {
         mm.pool().device_states()[usize::from(area)]
             .shut
             .fetch_or(SHUT_FAILED, Ordering::Relaxed);
+        header.area[usize::from(area)].refusal.note(error, sys::now_ns());
         return false;
     }
-    let header = mm.header();
     header.count(Counter::Pswpout, count);
     header.count(Counter::FileWriteBytes, bytes);
     true

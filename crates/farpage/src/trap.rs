@@ -158,12 +158,15 @@ pub fn undisturbed(work: impl FnOnce() -> i64) -> i64 {
     result
 }
 
-/// The mask of the interrupted code lives in the frame: the return from the handler would undo a change of our own.
+/// The mask of the interrupted code lives in the frame: the return from the handler would undo a change of our own. What is told of it is
+/// the kernel's, without the signals of ours that are believed blocked: libc keeps it for a context (getcontext), and may give it back to the
+/// kernel by a call that is not trapped.
 fn on_sigprocmask(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
     sigprocmask_with(args, |how, wanted| {
-        let before = (*signals::mask_of(context) & !OURS) | sigmask::blocked();
+        let before = *signals::mask_of(context) & !OURS;
         if let Some(wanted) = wanted {
-            let after = sigmask::changed(before, how, wanted).ok_or(-(libc::EINVAL as i64))?;
+            let after =
+                sigmask::changed(before | sigmask::blocked(), how, wanted).ok_or(-(libc::EINVAL as i64))?;
             *signals::mask_of(context) = after & !OURS;
             sigmask::believe(after);
         }

@@ -54,6 +54,10 @@ pub fn run(mm: &Mm) -> u64 {
             }
             continue;
         }
+        if !tiers::may_be_written(mm, locked.cluster() * CLUSTER_SLOTS as u32) {
+            view.unlock_again(locked);
+            continue;
+        }
         let outcome = write_cluster(mm, locked.cluster());
         done += outcome.written;
         if outcome.again {

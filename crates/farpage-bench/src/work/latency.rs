@@ -77,7 +77,7 @@ impl Latencies {
 
     /// Nanoseconds that `percent` per cent of the samples do not exceed; `None` without samples.
     pub fn percentile(&self, percent: f64) -> Option<u64> {
-        let rank = ((percent / 100.0 * self.count as f64).ceil() as u64).max(1);
+        let rank = ((percent * self.count as f64 / 100.0).ceil() as u64).max(1);
         let mut seen = 0;
         self.buckets
             .iter()

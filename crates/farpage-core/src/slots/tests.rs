@@ -117,6 +117,27 @@ fn priorities_are_those_of_the_present_files() {
     assert_eq!(order()[..4], [0; 4]);
 }
 
+/// Who came after a device that had nothing got its turns as well.
+#[test]
+fn equal_devices_share_the_turns_of_one_that_is_shut() {
+    const THREE: [Device; 3] = [
+        device(1, 4096, 0, true),
+        device(9, 4096, 0, true),
+        device(17, 4096, 0, true),
+    ];
+    let memory = Memory::new(&THREE);
+    memory.states[1]
+        .shut
+        .store(devices::SHUT_FAILED, Ordering::Relaxed);
+    let slots = memory.slots();
+    let mut shares = [0; 3];
+    for _ in 0..12 {
+        let run = slots.alloc(&request(0, 512, true)).expect("there is room");
+        shares[((run.first / CLUSTER_SLOTS as u32 - 1) / 8) as usize] += 1;
+    }
+    assert_eq!(shares, [6, 0, 6]);
+}
+
 /// Slots left in a cluster that is cut short in one file and whole in the next.
 #[test]
 fn a_device_of_another_size_lists_what_is_left_anew() {

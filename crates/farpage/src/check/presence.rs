@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use crate::ledger;
 use crate::pool::{Pool, ProcEntry, entry_state};
 use crate::recount::SUPERVISOR;
-use crate::sys;
 
 /// What one look at the processes found.
 pub struct Presence<'a> {
@@ -20,7 +19,7 @@ impl<'a> Presence<'a> {
     pub fn of(pool: &'a Pool) -> Presence<'a> {
         let header = pool.header();
         // Seen from another pid namespace the numbers in the pool mean nothing: then all count as there.
-        let is_known = header.pid_namespace.load(Ordering::Relaxed) == sys::pid_namespace();
+        let is_known = header.counts_as_we_do();
         let supervisor_ended = is_known && !ledger::is_there(header.supervisor.load(Ordering::Relaxed));
         let missed = |entry: &ProcEntry| missed(entry, supervisor_ended).filter(|_| is_known);
         Presence {

@@ -7,11 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 use farpage_core::devices;
 
 use super::{Request, SWAPOFF, SWAPON, SWAPON_COMPRESSED, TEXT_MAX, Tier, phase};
+use crate::ledger::living;
 use crate::pool::Pool;
-use crate::{bell, ledger, sys};
+use crate::{bell, ledger, sys, trees};
 
 /// A supervisor that is gone for so long does not come back.
 const GONE_NS: u64 = 500_000_000;
+/// One that has not begun after so long, and is stopped, is not waited for.
+const STOPPED_NS: u64 = 2_000_000_000;
 
 /// How far a request is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,9 @@ pub enum Progress {
 /// A request under way, on the command's side. Dropped before its end it is given up.
 pub struct Client {
     pool: Pool,
+    asked_ns: u64,
+    /// As it was last seen.
+    supervisor: Cell<i32>,
     /// Since when the supervisor has been gone.
     gone_ns: Cell<Option<u64>>,
 }
@@ -38,7 +44,10 @@ impl Client {
     /// Puts a request to the tree. The error is one line.
     pub fn ask(pool: Pool, request: &Request) -> Result<Client, String> {
         let header = pool.header();
-        if ledger::has_ended(header.supervisor.load(Ordering::Relaxed)) {
+        let supervisor = trees::supervisor(header).ok_or(
+            "the supervisor of this tree is in another pid namespace; ask from where farpage run was started",
+        )?;
+        if ledger::has_ended(supervisor) {
             return Err(
                 "the supervisor of this tree has ended, so its tiers stay as they are; let the tree end"
                     .into(),
@@ -56,6 +65,8 @@ impl Client {
         }
         let client = Client {
             pool,
+            asked_ns: sys::now_ns(),
+            supervisor: Cell::new(supervisor),
             gone_ns: Cell::new(None),
         };
         control.cancel.store(0, Ordering::Relaxed);
@@ -99,6 +110,7 @@ impl Client {
             phase::IDLE => {
                 Progress::Failed("the supervisor took this command for dead and gave it up".into())
             }
+            phase if let Some(why) = self.stands_still(phase) => Progress::Failed(why),
             _ if self.supervisor_ended() => {
                 // What is left of its work nobody else would undo.
                 if let Some(tier) = self.leaving() {
@@ -126,9 +138,13 @@ impl Client {
     /// Whether the supervisor has been gone for a while. For a moment it may be: when the command has ended and left children,
     /// another process keeps the books on.
     fn supervisor_ended(&self) -> bool {
-        let pid = self.pool.header().supervisor.load(Ordering::Relaxed);
+        if ledger::has_ended(self.supervisor.get())
+            && let Some(next) = trees::supervisor(self.pool.header())
+        {
+            self.supervisor.set(next);
+        }
         let now = sys::now_ns();
-        if ledger::has_ended(pid) {
+        if ledger::has_ended(self.supervisor.get()) {
             let since = self.gone_ns.get().unwrap_or(now);
             self.gone_ns.set(Some(since));
             now.saturating_sub(since) > GONE_NS
@@ -136,6 +152,31 @@ impl Client {
             self.gone_ns.set(None);
             false
         }
+    }
+
+    /// Why a request is not waited for any longer: it is to be given up or has not begun, and the supervisor is stopped. One that has not begun
+    /// never does then.
+    fn stands_still(&self, now: u32) -> Option<String> {
+        let control = &self.pool.header().control;
+        let is_due = match now {
+            phase::ASKED => sys::now_ns().saturating_sub(self.asked_ns) > STOPPED_NS,
+            _ => false,
+        };
+        let pid = self.supervisor.get();
+        if !(is_due || control.cancel.load(Ordering::Relaxed) != 0) || !living::is_stopped(pid) {
+            return None;
+        }
+        let takes_back =
+            control
+                .phase
+                .compare_exchange(phase::ASKED, phase::IDLE, Ordering::Relaxed, Ordering::Relaxed);
+        let then = match takes_back {
+            Ok(_) => "nothing has changed",
+            Err(_) => "the request is given up when it goes on",
+        };
+        Some(format!(
+            "the supervisor of the tree, process {pid}, is stopped; {then}: let it go on (fg, or kill -CONT {pid})"
+        ))
     }
 
     /// Asks for the request to be given up; [`Self::look`] tells when it is.

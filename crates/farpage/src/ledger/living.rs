@@ -5,14 +5,27 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// What a file of /proc says. Names of processes and files may be in any encoding, and those of processes are cut anywhere.
+pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    let bytes = fs::read(path)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What /proc/PID/status has behind `key`.
+pub fn status(pid: i32, key: &str) -> Option<String> {
+    let status = text(format!("/proc/{pid}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(value.trim().to_owned())
+}
+
 /// What a file of /proc says about the memory of a process.
 pub fn of_memory(pid: i32, name: &str) -> io::Result<String> {
-    let of_first = fs::read_to_string(format!("/proc/{pid}/{name}"));
+    let of_first = text(format!("/proc/{pid}/{name}"));
     if !is_silent(&of_first) {
         return of_first;
     }
     match thread(pid) {
-        Some(living) => fs::read_to_string(living.join(name)),
+        Some(living) => text(living.join(name)),
         None => of_first,
     }
 }
@@ -49,7 +62,7 @@ fn lives(directory: &Path) -> bool {
 
 /// False, too, where it can't be read.
 fn state_is(directory: &Path, wanted: impl Fn(&[&str]) -> bool) -> bool {
-    let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
+    let stat = text(directory.join("stat")).unwrap_or_default();
     fields(&stat).is_some_and(|fields| wanted(&fields))
 }
 

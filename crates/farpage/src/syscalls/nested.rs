@@ -87,7 +87,8 @@ const DEVICE_MAPPER: Tail = tail(0, 12, 0, 1);
 /// vhost's and many others do; it may be a string, or there is no size. Only those of terminals are known to be as they say.
 fn ioctl_bytes(walk: &mut Walk<'_>, command: u32, start: u64) -> u64 {
     let (kind, encoded) = (command >> 8 & 0xff, u64::from(command >> 16 & 0x3fff));
-    if kind == TYPE_TERMINAL {
+    // Numbers from 200 on are those of tun devices, which are longer than they say.
+    if kind == TYPE_TERMINAL && command & 0xff < 200 {
         return if encoded == 0 { PAGE } else { encoded };
     }
     let tail = match kind {

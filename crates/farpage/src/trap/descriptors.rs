@@ -25,6 +25,10 @@ pub fn answer(mm: &Mm, nr: i64, args: &[u64; 6]) -> Option<i64> {
         libc::SYS_fcntl if is_ours(mm, first) => {
             matches!(second as i32, libc::F_SETFD | libc::F_SETFL).then_some(0)
         }
+        libc::SYS_ioctl if is_ours(mm, first) => {
+            let marks = [libc::FIOCLEX, libc::FIONCLEX].contains(&u64::from(second as u32));
+            marks.then_some(0)
+        }
         libc::SYS_close_range => Some(close_beside(mm, args)),
         _ => None,
     }

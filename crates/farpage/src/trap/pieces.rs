@@ -79,7 +79,7 @@ fn transfer(pieces: Pieces) -> i64 {
         {
             args[usize::from(offset)] += done;
         }
-        if done > 0 && may_block && !readable_now(args[0]) {
+        if done > 0 && (has_failed(args[0]) || may_block && !readable_now(args[0])) {
             break;
         }
         let result = perform_whole(pieces.nr, args);
@@ -94,6 +94,10 @@ fn transfer(pieces: Pieces) -> i64 {
     done as i64
 }
 
+/// Flags of what is one call or none: a peek sees the same bytes each time, and each send from the program's own memory has a number, by
+/// which the program learns when it may use that memory again.
+const WHOLE: u64 = (libc::MSG_PEEK | libc::MSG_ZEROCOPY) as u64;
+
 /// Whether a further read would not block.
 fn readable_now(fd: u64) -> bool {
     let mut poll = libc::pollfd {
@@ -103,6 +107,19 @@ fn readable_now(fd: u64) -> bool {
     };
     // SAFETY: one pollfd of ours.
     unsafe { sys::raw(libc::SYS_poll, [&mut poll as *mut _ as u64, 1, 0, 0, 0, 0]) != 0 }
+}
+
+/// Whether an error waits for the next call on a socket: it is the program's next call that is to get it, and not a further piece of this one,
+/// whose result is what is done.
+fn has_failed(fd: u64) -> bool {
+    let mut poll = libc::pollfd {
+        fd: fd as i32,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one pollfd of ours.
+    let told = unsafe { sys::raw(libc::SYS_poll, [&mut poll as *mut _ as u64, 1, 0, 0, 0, 0]) };
+    told > 0 && poll.revents & libc::POLLERR != 0
 }
 
 /// How many bytes are to be one call at least; `None`: all of them. Regular files, block devices, pipes and stream sockets transfer the
@@ -133,7 +150,7 @@ fn appends(nr: i64, args: [u64; 6]) -> bool {
 
 /// The mode of a file whose transfers may be split; `None` for any other.
 fn splittable(nr: i64, args: [u64; 6]) -> Option<u32> {
-    if matches!(nr, libc::SYS_recvfrom | libc::SYS_sendto) && args[3] & libc::MSG_PEEK as u64 != 0 {
+    if matches!(nr, libc::SYS_recvfrom | libc::SYS_sendto) && args[3] & WHOLE != 0 {
         return None;
     }
     let mut stat = [0u64; 18]; // struct stat is 144 bytes; st_mode is the u32 at byte 24
@@ -200,7 +217,7 @@ fn vector(
             {
                 one[usize::from(offset)] += done;
             }
-            if done > 0 && reads && !readable_now(args[0]) {
+            if done > 0 && (has_failed(args[0]) || reads && !readable_now(args[0])) {
                 return Some(done as i64);
             }
             let result = perform_whole(nr, one);
@@ -221,7 +238,7 @@ fn vector(
 /// with room for control data ends after its first piece, lest it take the control data of what follows.
 pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
     let reads = nr == libc::SYS_recvmsg;
-    if !reads && nr != libc::SYS_sendmsg || args[2] & libc::MSG_PEEK as u64 != 0 {
+    if !reads && nr != libc::SYS_sendmsg || args[2] & WHOLE != 0 {
         return None;
     }
     let mut header = [0u64; 7]; // name, its length, iov, count, control, its length, flags
@@ -247,7 +264,7 @@ pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
             if done > 0 {
                 (one[0], one[1], one[4], one[5]) = (0, 0, 0, 0);
             }
-            if done > 0 && (once || !wait && !readable_now(args[0])) {
+            if done > 0 && (once || has_failed(args[0]) || !wait && !readable_now(args[0])) {
                 return Some(done as i64);
             }
             let result = perform_whole(nr, [args[0], one.as_ptr() as u64, args[2], 0, 0, 0]);

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 from cases import swapped_out
-from checks import ALL, refused, run_words
+from checks_test import ALL, refused, run_words
 from common import FARPAGE, Skip, check
-from context import last_words, numpy_sort, test
-from stress import checked
-from swapoff_test import PYTHON, Tree, finish, holding, ready, until
+from context import last_words, numpy_sort, test, until
+from stress_test import checked
+from swapoff_test import PYTHON, Tree, finish, holding, ready
 from swapoff_test import start as swapoff_start
 
 # Needs twice its budget, then says how it has a device, or unlinked files in a directory, open itself.

@@ -90,6 +90,14 @@ def semantics_dormant(context):
         check(swapped_out(got.stats) == 0, f"{name}: it was to fit in its budget: {got.stats}")
 
 
+@test("semantics-plain", grows=True)
+def semantics_plain(context):
+    """Without farpage the same programs pass: what they ask for is what this kernel does."""
+    for name in SEMANTICS if context.soak else OF_MAPPINGS:
+        got = context.plain([program(name), 16], timeout_s=120)
+        check(got.code == 0, f"{name}: {failures(got)}")
+
+
 # Says how many of 3072 pages are in RAM when just written, after MADV_PAGEOUT and after MADV_WILLNEED (which fetches a quarter of the
 # budget at most).
 ADVISED = """
@@ -166,6 +174,22 @@ def swap_overfull_random(context):
     got = context.budget_run(32, words, timeout_s=60, extra=["--swap", "compressed:12M"], kernel_mib=64)
     check(got.code == 0 and '"ok":true' in got.out, failures(got))
     check(got.err.count("all swap is full") == 1, f"what the user was told: {got.err[-200:]}")
+
+
+@test("disk-fills")
+def disk_fills(context):
+    """Somebody else fills the disk of the swap file: the user is told once, memory is refused as where all swap is full, nothing is lost,
+    and when there is space again it goes on. Each fault once tried all its pages in vain, without a word."""
+    if os.geteuid() != 0:
+        raise Skip("needs root: a small disk of its own")
+    disk = context.directory / "disk"
+    disk.mkdir()
+    run = [FARPAGE, "run", "--ram", "32M", "--swap", disk, "-q", "--", sys.executable, WORK / "disk_fills.py", disk]
+    words = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64M none "$0" && exec "$@"', disk, *run]
+    got = context.plain(words, timeout_s=120)
+    check(got.out.split("\n")[:-1] == ["right", "refused", "room again", "right"], f"exit code {got.code}: {got.out!r} {got.err[-300:]}")
+    told = [line for line in got.err_lines() if "takes no more pages" in line]
+    check(len(told) == 1 and "No space left" in told[0] and "; " in told[0], f"what the user was told: {got.err!r}")
 
 
 @test("ragged", per_delivery=True, grows=True)
@@ -286,6 +310,56 @@ def altstacks(context):
         if "skip altstacks" in got.out:
             raise Skip(got.out.strip())
         check(got.code == 0 and "ok altstacks" in got.out, failures(got))
+
+
+@test("small-stacks", ("quick", "user"))
+def small_stacks(context):
+    """What makes the process managed is asked for on a stack of 32 KiB: a thread's ended there, a coroutine's went over what lies below."""
+    for where in ("thread", "context"):
+        got = context.budget_run(48, [program("small"), 96, where], timeout_s=60)
+        check(got.code == 0 and "ok small" in got.out, f"{where}: {failures(got)}")
+        check(swapped_out(got.stats) > 0, f"{where}: nothing was swapped out")
+
+
+# Marks all descriptors that are not its own, as programs do before they start another (java, glib), and starts one that needs its budget.
+MARKS = """
+import array, fcntl, os, sys
+for number in range(3, 1024):
+    for mark in (lambda: fcntl.fcntl(number, fcntl.F_SETFD, fcntl.FD_CLOEXEC), lambda: fcntl.ioctl(number, 0x5451)):
+        try:
+            mark()
+        except OSError:
+            pass
+os.execv(sys.executable, [sys.executable, "-c", "print(len(bytearray(b'farpage!') * (12 << 20)))"])
+"""
+
+
+@test("descriptors-marked", ("quick", "user"))
+def descriptors_marked(context):
+    """A program that marks descriptors which it does not know to be closed by exec. The tree's were, too: what it started ran without
+    a budget, and the loader complained of a library that was not there."""
+    got = context.budget_run(48, ["/usr/bin/env", "python3", "-c", MARKS], timeout_s=60)
+    check(got.code == 0 and got.out.strip() == str(96 << 20), f"exit code {got.code}: {got.out!r} {got.err!r}")
+    check(not got.err and swapped_out(got.stats) > 0, f"without a budget? {got.err!r}")
+
+
+# Forks by number while it is small.
+FORKS = """
+import ctypes, os
+if ctypes.CDLL(None).syscall(57) == 0:
+    data = bytearray(b'farpage!') * (12 << 20)
+    print("child", data.count(b'farpage!') == 12 << 20, flush=True)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@test("forked-by-number", ("quick", "user"))
+def forked_by_number(context):
+    """A child that a small process makes by syscall(SYS_fork) is managed like any other: it was not, and took what it wanted."""
+    got = context.budget_run(48, ["/usr/bin/env", "python3", "-c", FORKS], timeout_s=60)
+    check(got.out.split() == ["child", "True", "0"], f"exit code {got.code}: {got.out!r} {got.err!r}")
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
 @test("daemon", per_delivery=True)
