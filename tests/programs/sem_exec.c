@@ -609,6 +609,30 @@ static void masks(void)
 	posix_spawnattr_destroy(&attr);
 }
 
+/* A name without a path is looked for in the child, by its parent's PATH: where that had left RAM the child ended by SIGBUS. */
+static void searched_by_spawn(void)
+{
+	char **before = environ;
+	size_t count = 0;
+	while (before[count])
+		count++;
+	char **copy = cold_alloc((count + 1) * sizeof *copy);
+	for (size_t i = 0; i < count; i++)
+		copy[i] = strcpy(cold_alloc(strlen(before[i]) + 1), before[i]);
+	copy[count] = NULL;
+	environ = copy;
+	for (int turn = 0; turn < 4; turn++) {
+		char *argv[] = {"sh", "-c", "exit 6", NULL};
+		pid_t pid = 0;
+		int status = -1;
+		chill();
+		CHECK_EQ("posix_spawnp", 0, posix_spawnp(&pid, "sh", NULL, NULL, argv, before));
+		CHECK_EQ("the child", pid, waitpid(pid, &status, 0));
+		CHECK("its exit code", WIFEXITED(status) && WEXITSTATUS(status) == 6);
+	}
+	environ = before;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -619,6 +643,7 @@ int main(int argc, char **argv)
 		{"shell", shell},	    {"environment", environment},	{"own_environment", own_environment},
 		{"clean_environment", clean_environment},
 		{"traced_vfork", traced_vfork}, {"searched", searched}, {"masks", masks},
+		{"searched_by_spawn", searched_by_spawn},
 	};
 	if (argc == 4 && strcmp(argv[1], "--blocked") == 0)
 		return blocked(argv);

@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdatomic.h>
@@ -591,6 +592,35 @@ static void sparse_windows(void)
 	munmap(rest, len);
 }
 
+static void *answer(void *arg)
+{
+	return arg;
+}
+
+/* A thread that is bound to CPUs, as OpenMP's are, after libc has taken more for itself than is left out of managed memory: it hands the set to the
+ * kernel with all signals blocked, and the call that was trapped then ended the program. */
+static void bound_to_cpus(void)
+{
+	enum { NAMES = 150000 };
+	static char *names[NAMES];
+	for (size_t i = 0; i < NAMES; i++)
+		names[i] = strdup("the name of a file, or of a word, of some length");
+	cpu_set_t all;
+	pthread_attr_t attributes;
+	CHECK_OK("the CPUs of this program", sched_getaffinity(0, sizeof all, &all));
+	pthread_attr_init(&attributes);
+	CHECK_EQ("bound", 0, pthread_attr_setaffinity_np(&attributes, sizeof all, &all));
+	chill();
+	pthread_t thread;
+	void *result = NULL;
+	CHECK_EQ("a thread", 0, pthread_create(&thread, &attributes, answer, names));
+	CHECK_EQ("its end", 0, pthread_join(thread, &result));
+	CHECK("what it said", result == names);
+	pthread_attr_destroy(&attributes);
+	for (size_t i = 0; i < NAMES; i++)
+		free(names[i]);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -599,7 +629,7 @@ int main(int argc, char **argv)
 		{"stacks_ends", stacks_ends}, {"cancel", cancel},
 		{"locals", locals},	    {"locking", locking},
 		{"coroutines", coroutines}, {"long_jumps", long_jumps}, {"detached", detached},
-		{"ends", ends},		    {"sparse_windows", sparse_windows},
+		{"ends", ends},		    {"sparse_windows", sparse_windows}, {"bound_to_cpus", bound_to_cpus},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -503,6 +503,35 @@ static void clone_clears(void)
 	munmap(stack, MIB);
 }
 
+static void on_bus(int sig)
+{
+	(void)sig;
+}
+
+/* A child resets all signals before its exec, as Qt, Ruby and gdb do. Those that are farpage's own were its parent's, too: a handler for the end
+ * of a mapped file was gone. */
+static void resets_signals(void)
+{
+	struct sigaction mine = {.sa_handler = on_bus}, before[2], now;
+	static const int signals[2] = {SIGBUS, SIGSYS};
+	for (size_t i = 0; i < 2; i++)
+		CHECK_OK("a handler", sigaction(signals[i], &mine, &before[i]));
+	pid_t pid = vfork();
+	if (pid == 0) {
+		for (int sig = 1; sig < NSIG; sig++)
+			signal(sig, SIG_DFL);
+		execl(self_path, self_path, "--leaf", NULL);
+		_exit(1);
+	}
+	int status = -1;
+	CHECK_EQ("the child", pid, waitpid(pid, &status, 0));
+	CHECK_EQ("its end", 0, status);
+	for (size_t i = 0; i < 2; i++) {
+		CHECK_OK("asked", sigaction(signals[i], &before[i], &now));
+		CHECK("the parent's handler", now.sa_handler == on_bus);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -510,7 +539,7 @@ int main(int argc, char **argv)
 		{"killed_in_mappings", killed_in_mappings}, {"killed_at_exec", killed_at_exec},
 		{"killed_in_fork", killed_in_fork},	{"stopped", stopped},
 		{"beside", beside}, {"vfork_outlives", vfork_outlives}, {"vfork_maps_a_file", vfork_maps_a_file}, {"clone_writes_numbers", clone_writes_numbers},
-		{"clone_clears", clone_clears},
+		{"clone_clears", clone_clears}, {"resets_signals", resets_signals},
 	};
 	if (argc > 1 && strcmp(argv[1], "--leaf") == 0)
 		return 0;

@@ -63,6 +63,6 @@ int main(int argc, char **argv)
 	else
 		in_thread();
 	if (failures() == 0)
-		say("ok small\n");
+		say("ok small");
 	return failures() ? 1 : 0;
 }

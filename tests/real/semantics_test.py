@@ -362,6 +362,102 @@ def forked_by_number(context):
     check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
+# A soft limit of open files below farpage's numbers, set before the memory is used; random bytes from the kernel then, into all of it.
+LIMITED = """
+import ctypes, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+data = bytearray(b'farpage!') * (12 << 20)
+place = ctypes.addressof(ctypes.c_char.from_buffer(data))
+libc = ctypes.CDLL(None)
+print(all(libc.getrandom(ctypes.c_void_p(place + at), ctypes.c_size_t(8), 0) == 8 for at in range(0, len(data), 4096)))
+"""
+
+
+@test("few-files", ("quick", "user"))
+def few_files(context):
+    """A process that is managed under such a limit had no filter: calls on memory that was out were answered with EFAULT."""
+    got = context.budget_run(48, ["/usr/bin/env", "python3", "-c", LIMITED], timeout_s=60)
+    check(got.code == 0 and got.out.strip() == "True", f"exit code {got.code}: {got.out!r} {got.err!r}")
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
+# Starts the same program without any environment, in three ways.
+CLEARED = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+child = f"{sys.executable} -c \\"print(len(bytearray(b'farpage!') * (12 << 20)), flush=True)\\""
+libc.clearenv()
+if sys.argv[1] == "system":
+    print(libc.system(child.encode()))
+elif sys.argv[1] == "popen":
+    libc.popen.restype = ctypes.c_void_p
+    print(libc.pclose(ctypes.c_void_p(libc.popen(child.encode(), b"w"))))
+else:
+    strings = (ctypes.c_char_p * 4)(b"sh", b"-c", child.encode(), None)
+    libc.execve(b"/bin/sh", strings, None)
+"""
+
+
+@test("cleared-environment", ("quick", "user"))
+def cleared_environment(context):
+    """What a program starts that has no environment at all (clearenv) is managed, too: it ran without a budget."""
+    for way in ("system", "popen", "execve"):
+        got = context.budget_run(48, ["/usr/bin/env", "python3", "-c", CLEARED, way], timeout_s=60)
+        words = got.out.split()
+        check(got.code == 0 and words[0] == str(96 << 20), f"{way}: exit code {got.code}: {got.out!r} {got.err!r}")
+        check(not got.err and swapped_out(got.stats) > 0, f"{way}: without a budget? {got.err!r}")
+
+
+@test("fork-in-handler", ("quick", "user"))
+def fork_in_handler(context):
+    """A program of one thread forks in a signal's handler, which may have come in the middle of malloc: it waited for a lock of its own."""
+    got = context.budget_run(48, [program("forker"), 3], timeout_s=60)
+    check(got.code == 0 and "ok forker" in got.out, failures(got))
+
+
+# Reserves addresses and opens them 64 KiB at a time, as some collectors do.
+OPENS = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+total, step = int(sys.argv[1]) << 20, 65536
+start = libc.mmap(None, ctypes.c_size_t(1 << 30), 0, 0x4022, -1, ctypes.c_long(0))
+for at in range(0, total, step):
+    assert libc.mprotect(ctypes.c_void_p(start + at), ctypes.c_size_t(step), 3) == 0
+    ctypes.memset(start + at, 1 + at // step % 250, step)
+    time.sleep(0.001)  # what is not counted beforehand is seen every 20 ms
+wrong = sum(ctypes.string_at(start + at, step) != bytes([1 + at // step % 250]) * step for at in range(0, total, step))
+print("wrong", wrong)
+"""
+
+
+@test("opened-in-pieces", ("quick", "user"))
+def opened_in_pieces(context):
+    """Memory that is opened in pieces of 64 KiB, none of which is counted: the process was never managed, and had no budget."""
+    got = context.budget_run(48, ["/usr/bin/env", "python3", "-c", OPENS, 160], timeout_s=60)
+    check(got.code == 0 and got.out.strip() == "wrong 0", f"exit code {got.code}: {got.out!r} {got.err!r}")
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
+# One block at a time, each larger than the one before.
+BLOCKS = """
+import os
+for mib in range(40, 200, 20):
+    block = bytearray(os.urandom(1 << 20)) * mib
+    del block
+print("all", mib)
+"""
+
+
+@test("large-blocks-freed", ("quick", "user"))
+def large_blocks_freed(context):
+    """What is freed is there for the next block, however large: memory was refused while hardly any was in use."""
+    swap = context.directory / "small"
+    run = [FARPAGE, "run", "-q", "--ram", "64M", "--swap", f"{swap}:256M", "--", "/usr/bin/env", "python3", "-c", BLOCKS]
+    got = context.plain(run, timeout_s=60)
+    check(got.code == 0 and got.out.strip() == "all 180", f"exit code {got.code}: {got.out!r} {got.err[-300:]!r}")
+
+
 @test("daemon", per_delivery=True)
 def daemon(context):
     """A daemon that has given root up could not read its own page map when it was to become active; what was registered stayed so, and

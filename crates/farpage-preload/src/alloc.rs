@@ -17,6 +17,8 @@ unsafe extern "C" {
 }
 
 const ARENAS_MAX: usize = 16;
+/// In bytes.
+const LARGE: usize = 8 << 20;
 static ARENAS: [AtomicU32; ARENAS_MAX] = [const { AtomicU32::new(0) }; ARENAS_MAX];
 static ARENA_COUNT: AtomicU32 = AtomicU32::new(0);
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -61,7 +63,26 @@ fn create(hooks: &'static Hooks) -> Option<u32> {
         );
         je::mallctl(name.as_ptr(), out, &mut size, new, size_of::<ArenaConfig>())
     };
-    (error == 0).then_some(index)
+    (error == 0).then(|| {
+        give_back_large(index);
+        index
+    })
+}
+
+/// Blocks of this arena from [`LARGE`] on give their memory back as they are freed, as with glibc's malloc. Else they would wait for a tick
+/// that may never come, and hold RAM and swap: memory was refused of which hardly any was in use.
+fn give_back_large(arena: u32) {
+    let (mut name, mut len) = ([0usize; 3], 3);
+    let (none, mut least) = (core::ptr::null_mut::<c_void>(), LARGE);
+    // SAFETY: jemalloc's documented calls: a name becomes numbers, of which the second is the arena's, and a size goes in.
+    unsafe {
+        let spelled = c"arena.0.oversize_threshold".as_ptr();
+        if je::mallctlnametomib(spelled, name.as_mut_ptr(), &mut len) == 0 {
+            name[1] = arena as usize;
+            let new = (&raw mut least).cast();
+            je::mallctlbymib(name.as_ptr(), len, none, none.cast(), new, size_of::<usize>());
+        }
+    }
 }
 
 /// From now on threads move to arenas of ours at their next allocation. An arena is made when its first thread comes: most

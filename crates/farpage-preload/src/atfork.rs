@@ -2,11 +2,12 @@
 //! (`farpage::fork::window`), and a child is whole before they see it.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use farpage::fork::window;
 use farpage::{file_limit, join, sys};
 
+use crate::descriptors::has_threads;
 use crate::real::call_real;
 use crate::shell;
 
@@ -51,6 +52,39 @@ fn register(prepare: Handler, parent: Handler, child: Handler) -> c_int {
     )
 }
 
+unsafe extern "C" {
+    /// What the handlers of this library are registered with.
+    static __dso_handle: u8;
+}
+
+/// jemalloc's: before a fork, in the parent, in the child.
+static OF_MALLOC: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// Whether the fork under way goes without them.
+static WITHOUT: AtomicBool = AtomicBool::new(false);
+
+fn call_of_malloc(which: usize) {
+    let address = OF_MALLOC[which].load(Ordering::Relaxed);
+    if address != 0 && !WITHOUT.load(Ordering::Relaxed) {
+        // SAFETY: only `__register_atfork` stores here, and only such functions.
+        unsafe { core::mem::transmute::<usize, unsafe extern "C" fn()>(address)() };
+    }
+}
+
+/// As libc does with its own malloc: where there is one thread its locks are left alone. It may hold one itself, if it forks in a handler of a
+/// signal that came in the middle of malloc.
+unsafe extern "C" fn before_malloc() {
+    WITHOUT.store(!has_threads(), Ordering::Relaxed);
+    call_of_malloc(0);
+}
+
+unsafe extern "C" fn malloc_in_parent() {
+    call_of_malloc(1);
+}
+
+unsafe extern "C" fn malloc_in_child() {
+    call_of_malloc(2);
+}
+
 /// What pthread_atfork, which is linked into its callers, calls in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __register_atfork(
@@ -60,6 +94,12 @@ pub unsafe extern "C" fn __register_atfork(
     library: *mut c_void,
 ) -> c_int {
     register_first();
+    if core::ptr::eq(library.cast(), &raw const __dso_handle) {
+        for (place, handler) in OF_MALLOC.iter().zip([prepare, parent, child]) {
+            place.store(handler.map_or(0, |handler| handler as usize), Ordering::Relaxed);
+        }
+        return register(Some(before_malloc), Some(malloc_in_parent), Some(malloc_in_child));
+    }
     call_real!(
         __register_atfork as fn(Handler, Handler, Handler, *mut c_void) -> c_int,
         prepare,

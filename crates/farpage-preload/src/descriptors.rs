@@ -103,7 +103,7 @@ fn shared_with_ours(flags: c_int, own_table: c_int) -> Result<c_int, c_int> {
 
 /// Whether the program has started a thread, as libc remembers it; those of the engine are not libc's. An older libc (before 2.32) does
 /// not say: none.
-fn has_threads() -> bool {
+pub fn has_threads() -> bool {
     let single = real::look_up(c"__libc_single_threaded") as *const u8;
     // SAFETY: a char of libc's that is 1 while there is one thread.
     !single.is_null() && unsafe { single.read_volatile() } == 0

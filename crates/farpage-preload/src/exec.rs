@@ -48,6 +48,13 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// Whether an image that is started with this would not follow though it should.
+    pub unsafe fn is_missing(envp: Strings) -> bool {
+        // SAFETY: the caller's array.
+        let following = unsafe { Environment::following(envp) };
+        following.made.is_some()
+    }
+
     /// `envp` itself where nothing is missing (or nothing should follow).
     pub unsafe fn following(envp: Strings) -> Environment {
         const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -57,16 +64,15 @@ impl Environment {
             made: None,
         };
         let mm = mm();
-        if envp.is_null() || mm.mode.load(Ordering::Relaxed) == mode::OFF || mm.header().has(flag::NO_FOLLOW)
-        {
+        if mm.mode.load(Ordering::Relaxed) == mode::OFF || mm.header().has(flag::NO_FOLLOW) {
             return plain;
         }
         let library = sys::Num::new(mm.fd(fd::LIBRARY) as u64, 10);
         let pool = sys::Num::new(mm.fd(fd::POOL) as u64, 10);
         let (mut count, mut preload, mut has_pool) = (0usize, None, false);
-        // SAFETY: a NULL-terminated array of C strings.
+        // SAFETY: a NULL-terminated array of C strings, or none (clearenv leaves none).
         unsafe {
-            while !(*envp.add(count)).is_null() {
+            while !envp.is_null() && !(*envp.add(count)).is_null() {
                 let text = CStr::from_ptr(*envp.add(count)).to_bytes();
                 has_pool |= names_pool(text);
                 if text.starts_with(PRELOAD) {

@@ -37,6 +37,17 @@ pub static HOOKS: Hooks = Hooks(je::extent_hooks_t {
     merge: Some(extent_merge),
 });
 
+/// How many calls are being made whose memory must stay out of the managed range, however much is out already.
+static WANTED: AtomicU32 = AtomicU32::new(0);
+
+/// Makes such a call.
+pub fn outside<R>(call: impl FnOnce() -> R) -> R {
+    WANTED.fetch_add(1, Ordering::Relaxed);
+    let result = call();
+    WANTED.fetch_sub(1, Ordering::Relaxed);
+    result
+}
+
 /// From now on requests of libc and the loader go to an arena of their own.
 pub fn start() {
     let mut found = 0usize;
@@ -81,7 +92,9 @@ pub fn flags(caller: usize, size: usize) -> Option<c_int> {
         return None;
     }
     let share = || mm().header().budget.load(Ordering::Relaxed) * 4096 / 32;
-    let room = TAKEN.load(Ordering::Relaxed) < ALWAYS || TAKEN.load(Ordering::Relaxed) < share();
+    let room = TAKEN.load(Ordering::Relaxed) < ALWAYS
+        || TAKEN.load(Ordering::Relaxed) < share()
+        || WANTED.load(Ordering::Relaxed) != 0;
     if !room {
         return None;
     }

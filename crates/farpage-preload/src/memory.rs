@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use farpage::engine_stack::if_managed;
 use farpage::mem::{self, Map};
 use farpage::mremap::{self, Remap};
-use farpage::{mm::mm, trap};
+use farpage::{mm::mm, residency, trap};
 
 use crate::result;
 
@@ -114,6 +114,12 @@ pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_int) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
     lock(libc::SYS_munlock, addr, len, 0, false)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlockall() -> c_int {
+    if_managed(residency::munlock_all);
+    result(trap::perform(libc::SYS_munlockall, [0; 6])) as c_int
 }
 
 /// All of a managed program can't be locked in RAM: that is what its budget is for.

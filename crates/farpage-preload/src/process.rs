@@ -238,9 +238,17 @@ pub fn raw_fork(args: [u64; 6]) -> i64 {
     result(fork::fork(libc::SYS_clone, args))
 }
 
-/// The same while dormant. The child is counted for itself from its first moment, as one of libc's fork is.
+/// The same while dormant, or when that has just ended. The child is counted for itself from its first moment, as one of libc's fork is.
 pub fn dormant_fork(nr: i64, args: [u64; 6]) -> i64 {
-    let _birth = births::begin();
+    let birth = births::begin();
+    if birth.is_none() && mm().is_active() {
+        let args = if nr == libc::SYS_fork {
+            [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]
+        } else {
+            args
+        };
+        return fork::fork(libc::SYS_clone, args);
+    }
     let done = trap::issue(nr, args);
     if done == 0 {
         join::rejoin_after_dormant_fork();
@@ -405,7 +413,11 @@ unsafe fn spawn(request: Spawn, function: *mut c_void) -> c_int {
             Strings,
             Strings,
         ) -> c_int = core::mem::transmute(function);
+        // A name without a path is looked for in the child, by the PATH of this process.
+        let mut pins = Pins::new();
+        pin_strings(&mut pins, environ);
         let error = function(&mut number, path, actions, attributes, argv, envp);
+        pins.release(mm());
         if error == 0
             && let Some(made) = made.as_mut()
         {

@@ -1,5 +1,6 @@
-//! system and popen of an active process whose `environ` is an array in managed memory: libc's own would hand that to execve in a
-//! child that the filter's signal ends. The same by posix_spawn, which copies what it hands over (`plain`).
+//! system and popen by posix_spawn, which copies what it hands over (`plain`) and has what is started follow. For an active process whose
+//! `environ` is an array in managed memory: libc's own would hand that to execve in a child that the filter's signal ends. And for one that has
+//! cleared it: libc's own knows of nothing that follows.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -10,6 +11,7 @@ use farpage::mm::mm;
 use farpage::pool::is_managed;
 use farpage::sys;
 
+use crate::exec::Environment;
 use crate::process::{Strings, environ, posix_spawn};
 use crate::result;
 
@@ -18,10 +20,10 @@ const STREAMS_MAX: usize = 64;
 /// What the exit code of a shell that could not be started is.
 const NOT_STARTED: c_int = 127 << 8;
 
-/// Whether libc's own would lose its child.
+/// Whether libc's own would lose its child, or who follows it.
 pub fn is_needed() -> bool {
-    // SAFETY: reads the program's pointer.
-    mm().is_active() && is_managed(unsafe { environ } as u64)
+    // SAFETY: the program's pointer, and what it points to.
+    unsafe { (mm().is_active() && is_managed(environ as u64)) || Environment::is_missing(environ) }
 }
 
 /// Starts the shell with a command. `attributes` and `actions` are a spawn's, or NULL.

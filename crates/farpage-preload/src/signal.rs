@@ -380,8 +380,12 @@ fn dormant_syscall(nr: i64, args: [u64; 6]) -> i64 {
         return if_managed(|| mem::madvise(a, b, c as i32));
     }
     crate::confine::prepare(nr, args);
-    if nr == libc::SYS_fork || (nr == libc::SYS_clone && a & libc::CLONE_VM as u64 == 0) {
+    if nr == libc::SYS_fork || (nr == libc::SYS_clone && a & libc::CLONE_VM as u64 == 0 && b == 0) {
         return crate::process::dormant_fork(nr, args);
+    }
+    // Its flags lie in memory: as when it is active.
+    if nr == libc::SYS_clone3 {
+        return -i64::from(libc::ENOSYS);
     }
     let done = trap::issue(nr, args);
     crate::threads::keep_named(nr, args, done);

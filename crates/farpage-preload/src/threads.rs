@@ -4,6 +4,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use farpage::activate::activate;
 use farpage::births;
 use farpage::dispatch;
 use farpage::mm::{PAGE, mm, mode};
@@ -12,6 +13,7 @@ use farpage::robust;
 use farpage::sigmask::{self, Belief};
 use farpage::{sys, syscalls, trap};
 
+use crate::internal;
 use crate::placed::{self, Stack};
 use crate::real::call_real;
 
@@ -174,6 +176,23 @@ extern "C" fn run_thread(birth: *mut c_void) -> *mut c_void {
     }
 }
 
+/// The set is handed to the kernel while a thread is made, with all signals blocked: managed memory would end the program.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_attr_setaffinity_np(
+    attributes: *mut c_void,
+    len: usize,
+    set: *const c_void,
+) -> c_int {
+    internal::outside(|| {
+        call_real!(
+            pthread_attr_setaffinity_np as fn(*mut c_void, usize, *const c_void) -> c_int,
+            attributes,
+            len,
+            set
+        )
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -246,9 +265,12 @@ pub fn keep(address: u64, len: u64) {
         return;
     }
     if !mm().is_active() {
-        note(address, len);
-        // Activation may have gone through the notes already.
-        births::wait_for_activation(mm());
+        if note(address, len) {
+            // Activation may have gone through the notes already.
+            births::wait_for_activation(mm());
+        } else {
+            activate();
+        }
     }
     trap::keep_resident(address, len);
 }
@@ -267,19 +289,21 @@ pub fn keep_named(nr: i64, args: [u64; 6], done: i64) {
     }
 }
 
-fn note(address: u64, len: u64) {
+/// False: there is no room for it.
+fn note(address: u64, len: u64) -> bool {
     let new = [address, len].map(|number| number as usize);
     for [start, length] in &KEPT {
         match start.compare_exchange(0, new[0], Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => {
                 length.store(new[1], Ordering::Release);
-                return;
+                return true;
             }
             // What another length was noted of may be gone, and this be all that is there now.
-            Err(noted) if [noted, length.load(Ordering::Acquire)] == new => return,
+            Err(noted) if [noted, length.load(Ordering::Acquire)] == new => return true,
             Err(_) => {}
         }
     }
+    false
 }
 
 /// For activation: see `stacks::Noted`. What was noted, and the stacks of threads that were made.

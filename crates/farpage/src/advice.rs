@@ -45,6 +45,11 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
     if matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
         note_huge(mm, addr, len, advice == libc::MADV_HUGEPAGE);
     }
+    // A page that is swapped in or filled beside a guard would replace it: refused, as by kernels before 6.13, before the process is managed,
+    // too.
+    if GUARDS.contains(&advice) && mm.mode.load(Ordering::Acquire) != mode::OFF {
+        return EINVAL;
+    }
     // Content that goes without the books' knowledge would be missed.
     if let Some(result) = mm.while_dormant(|| kernel(addr, len, advice)) {
         return result;
@@ -78,8 +83,6 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         | libc::MADV_DODUMP
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE => past_holes(0),
-        // A page that is swapped in or filled beside a guard would replace it: refused, as by kernels before 6.13.
-        _ if GUARDS.contains(&advice) => EINVAL,
         _ => kernel(addr, len, advice),
     }
 }
@@ -121,9 +124,12 @@ pub fn prefetch(mm: &Mm, lo: u64, hi: u64, advice: i32) -> i64 {
         if kind == Kind::Resident || (kind == Kind::Untouched && !untouched_too) {
             continue;
         }
-        // A file or shared memory that lies among managed addresses is the kernel's.
-        if fault::fault(mm, page) == fault::Outcome::NotManaged && kernel(address(page), PAGE, advice) < 0 {
-            return ENOMEM;
+        if fault::fault(mm, page) == fault::Outcome::NotManaged {
+            // A file or shared memory that lies among managed addresses is the kernel's.
+            let done = kernel(address(page), PAGE, advice);
+            if done < 0 {
+                return done;
+            }
         }
     }
     0

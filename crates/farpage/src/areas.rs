@@ -51,9 +51,10 @@ impl OpenArea {
         self.head.is_none()
     }
 
-    /// Whether its disk has room for more of it, as far as the file system tells.
+    /// Whether its disk has room for more of it, as far as the file system tells. A device has no other.
     pub fn has_space(&self) -> bool {
-        free_bytes(&self.file, Path::new(&self.name)).is_ok_and(|free| free >= SPACE_MIN)
+        let is_file = self.file.metadata().is_ok_and(|meta| meta.is_file());
+        !is_file || free_bytes(&self.file, Path::new(&self.name)).is_ok_and(|free| free >= SPACE_MIN)
     }
 
     /// Nothing is in it any more: the sign by which it was known to be nobody's data is, and is again next time. If that fails it is left:

@@ -23,7 +23,7 @@ use crate::cow;
 use crate::numbers;
 use crate::pool::{Pool, STATES_LEN, entry_state};
 use crate::puts;
-use crate::recount;
+use crate::recount::{self, SUPERVISOR};
 use crate::sys;
 use crate::watch;
 
@@ -187,16 +187,20 @@ fn holds_any(pool: &Pool, pool_fd: i32, owner: u16) -> bool {
     found
 }
 
+/// How long the copy of an object is waited for, in nanoseconds.
+const COPY_NS: u64 = 1_000_000_000;
+
 /// Frees the compressed objects that only `owner` knew of: of slots it left busy, and of slots whose content it had just written
 /// to their blocks (their cluster is still locked by it, so they have not become anybody else's).
 fn free_objects(pool: &Pool, owner: u16) {
     let (table, zpool, slots) = (pool.swap_table(), pool.zpool(), pool.slots());
+    let end_ns = sys::now_ns() + COPY_NS;
     for (handle, slot) in (0..zpool.zpages()).flat_map(|zpage| zpool.objects(zpage)) {
         let word = table.load(slot);
         let cluster = slots.cluster_word(slot / CLUSTER_SLOTS as u32);
         let left_over = match word.kind() {
             SlotKind::Busy => {
-                word.owner() == Some(owner) && is_let_go(pool, slot / CLUSTER_SLOTS as u32, owner)
+                word.owner() == Some(owner) && is_let_go(pool, slot / CLUSTER_SLOTS as u32, end_ns)
             }
             SlotKind::Device | SlotKind::Moved | SlotKind::Released | SlotKind::Free => {
                 cluster.holder() == Some(owner)
@@ -211,23 +215,18 @@ fn free_objects(pool: &Pool, owner: u16) {
     }
 }
 
-/// Whether nobody but `owner` holds the cluster, or not for long. Who compacts may be in the middle of copying an object of it, to a place that
-/// would be somebody else's before it goes on. One that does not let go (stopped) keeps the object, which then stays for good.
-fn is_let_go(pool: &Pool, cluster: u32, owner: u16) -> bool {
-    const TRIES: u32 = 1000;
+/// Whether the supervisor does not hold the cluster, or not till `end_ns`. It may be in the middle of copying an object of it (compaction), to a
+/// place that would be somebody else's before it goes on. While it is stopped the object stays, and then for good.
+fn is_let_go(pool: &Pool, cluster: u32, end_ns: u64) -> bool {
     let slots = pool.slots();
-    let is_held = || {
-        slots
-            .cluster_word(cluster)
-            .holder()
-            .is_some_and(|holder| holder != owner)
-    };
-    (0..TRIES).any(|tried| {
-        if tried > 0 {
-            pool.header().nap(1000);
+    let is_held = || slots.cluster_word(cluster).holder() == Some(SUPERVISOR);
+    while is_held() {
+        if sys::now_ns() >= end_ns {
+            return false;
         }
-        !is_held()
-    })
+        pool.header().nap(1000);
+    }
+    true
 }
 
 /// Unlocks the clusters that `owner` left locked, frees the slots it left busy, sweeps what was left released.

@@ -269,7 +269,7 @@ impl Server {
         for (index, (file, area)) in refuse.filter(|(_, (_, area))| area.refusal.stands()) {
             let has_space = || file.as_ref().is_some_and(OpenArea::has_space);
             if area.refusal.may_be_lifted(now, has_space) {
-                area.refusal.lift();
+                area.refusal.lift(now);
                 self.pool.device_states()[index]
                     .shut
                     .fetch_and(!SHUT_FAILED, Ordering::Relaxed);

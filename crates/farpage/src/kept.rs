@@ -361,7 +361,9 @@ fn give_up_in(mm: &Mm, chunk: u64) -> bool {
     let touched = mm.chunk(first).load(Ordering::Relaxed) & TOUCHED != 0;
     if touched {
         for page in first..first + CHUNK_PAGES {
-            if let Some(slot) = mm.load(page).kept_slot() {
+            let kept = mm.load(page).kept_slot();
+            // Where nothing can be written it is worth more than it takes.
+            if let Some(slot) = kept.filter(|slot| tiers::may_be_written(mm, *slot)) {
                 leave(mm, page, slot);
             }
         }

@@ -27,6 +27,7 @@ use crate::pool::{MANAGED_BASE, MANAGED_LEN, MANAGED_PAGES};
 use crate::puts;
 use crate::reclaim;
 use crate::residency;
+use crate::sentinel;
 use crate::sys::{self, Errno};
 
 pub use crate::advice::{madvise, prefetch};
@@ -520,14 +521,15 @@ pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
     if let Some(Ok(result)) = watched {
         return result;
     }
-    if let Some((lo, hi)) = managed
-        && prot & libc::PROT_WRITE != 0
-        && len >= MANAGE_MIN
-    {
-        grow(mm, len);
-        if !room_to_open(mm, lo, hi) {
-            commit(mm, -(len as i64));
-            return ENOMEM;
+    if let Some((lo, hi)) = managed.filter(|_| prot & libc::PROT_WRITE != 0) {
+        if len < MANAGE_MIN {
+            sentinel::on_opening(mm, len);
+        } else {
+            grow(mm, len);
+            if !room_to_open(mm, lo, hi) {
+                commit(mm, -(len as i64));
+                return ENOMEM;
+            }
         }
     }
     // SAFETY: the program's own request; page contents stay.

@@ -440,7 +440,7 @@ impl Area {
 
     /// Whether what is written to it now may be kept there.
     pub fn takes_pages(&self) -> bool {
-        self.open.load(Ordering::Relaxed) != 0 && !self.refusal.stands()
+        self.open.load(Ordering::Relaxed) != 0 && !self.refusal.is_of_all()
     }
 }
 

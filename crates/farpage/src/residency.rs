@@ -13,7 +13,7 @@ use crate::errand;
 use crate::fault;
 use crate::mem::{are_mapped, managed_pages};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, mm};
-use crate::pool::is_managed;
+use crate::pool::{MANAGED_PAGES, is_managed};
 use crate::range_set::{RangeSet, first_within};
 use crate::sys;
 
@@ -45,6 +45,14 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
         unlock_all(mm, lo, hi)
     };
     Some(if done { 0 } else { ENOMEM })
+}
+
+/// munlockall, as far as it is ours.
+pub fn munlock_all() {
+    let mm = mm();
+    if mm.is_active() && mm.is_own() {
+        unlock_all(mm, 0, MANAGED_PAGES);
+    }
 }
 
 /// Whether pages `lo..hi` may be kept in RAM beside all others that are locked: half the limit at most. (Six locks of a quarter each once

@@ -5,11 +5,11 @@
 //! A bare thread, which touches no thread-local storage (see `thread`).
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::activate;
 use crate::mm::{Mm, PAGE, mm, mode};
-use crate::pool::{Pool, entry_state};
+use crate::pool::{Pool, ProcEntry, entry_state};
 use crate::sys;
 use crate::thread;
 
@@ -22,6 +22,8 @@ const PART: i64 = 16;
 /// How long it sleeps if nobody asks, and before it tries again what was put off.
 const SLEEP_US: u64 = 1_000_000;
 const AGAIN_US: u64 = 10_000;
+/// Bytes opened in small pieces so far.
+static OPENED: AtomicU64 = AtomicU64::new(0);
 /// 1 once the thread of this process was started.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 /// Its number.
@@ -30,8 +32,22 @@ static TID: AtomicI32 = AtomicI32::new(0);
 /// Called when a dormant process has grown: starts the thread once that is worth it.
 pub fn on_growth(mm: &Mm) {
     let Some(entry) = mm.entry_opt() else { return };
-    let large = entry.committed.load(Ordering::Relaxed) / PAGE as i64 > worth_a_thread(mm.pool());
-    if !large || STARTED.load(Ordering::Relaxed) != 0 {
+    if entry.committed.load(Ordering::Relaxed) / PAGE as i64 > worth_a_thread(mm.pool()) {
+        start(mm, entry);
+    }
+}
+
+/// The same where memory was opened in pieces too small to be counted each: some are opened again and again. The supervisor sees what there is.
+pub fn on_opening(mm: &Mm, bytes: u64) {
+    let Some(entry) = mm.entry_opt() else { return };
+    let opened = OPENED.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    if (opened / PAGE) as i64 > worth_a_thread(mm.pool()) {
+        start(mm, entry);
+    }
+}
+
+fn start(mm: &Mm, entry: &ProcEntry) {
+    if STARTED.load(Ordering::Relaxed) != 0 || mm.mode.load(Ordering::Acquire) != mode::DORMANT {
         return;
     }
     // A child that borrows this memory (vfork) must not: the thread would be its own.
@@ -80,7 +96,11 @@ extern "C" fn sentinel_main() -> ! {
 /// Asks the dormant process that has most, if the tree needs RAM. Called by the supervisor.
 pub fn call_up(pool: &Pool) {
     let header = pool.header();
-    if header.excess(thread::headroom_of(header)) <= 0 {
+    let headroom = thread::headroom_of(header);
+    // Memory that nobody counted as it grew may be too much by itself, while the limit leaves the rest something.
+    let uncounted =
+        header.unmanaged.load(Ordering::Relaxed) + headroom > header.budget.load(Ordering::Relaxed);
+    if header.excess(headroom) <= 0 && !uncounted {
         return;
     }
     let size = |index: &usize| pool.processes()[*index].unmanaged.load(Ordering::Relaxed);

@@ -178,6 +178,11 @@ pub fn sigaction(sig: i32, new: Option<&Action>, old: Option<&mut Action>) -> i6
         ..*action
     });
     let ours = if is_taken(sig) { Virtual::of(sig) } else { None };
+    // What a child that borrows this memory (vfork) says of them would be its parent's; and the kernel has its own of the child.
+    let (stripped, new) = match ours.is_some() && mm().is_lent() {
+        true => (None, None),
+        false => (stripped, new),
+    };
     let mut before = Action::default();
     if let Some(virtual_action) = ours {
         before = virtual_action.load();

@@ -149,13 +149,13 @@ fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {
 /// Areas to which a write has failed are tried again when nothing else has room. Those that refuse are not, as long as the supervisor
 /// sees to them. True if there was one.
 fn reopen(mm: &Mm) -> bool {
-    let areas = mm.pool().device_states().iter().zip(&mm.header().area);
+    let (now, header) = (sys::now_ns(), mm.header());
+    let areas = mm.pool().device_states().iter().zip(&header.area);
     let again = areas.filter(|(state, area)| {
-        let refusal = &area.refusal;
-        if refusal.may_be_lifted(sys::now_ns(), || !mm.header().supervisor_lives()) {
-            refusal.lift();
+        if area.refusal.may_be_lifted(now, || true) && !header.supervisor_lives() {
+            area.refusal.lift(now);
         }
-        !refusal.stands() && state.shut.fetch_and(!SHUT_FAILED, Ordering::Relaxed) == SHUT_FAILED
+        !area.refusal.stands() && state.shut.fetch_and(!SHUT_FAILED, Ordering::Relaxed) == SHUT_FAILED
     });
     again.count() > 0
 }

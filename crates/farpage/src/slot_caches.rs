@@ -68,10 +68,15 @@ pub fn are_on(mm: &Mm) -> bool {
     mm.header().slot_cache_floor.load(Ordering::Relaxed) != 0
 }
 
-/// A run that this CPU kept. One of an area that is being emptied is given back.
+/// Not of an area that is being emptied, or refuses what is written to it.
+fn is_kept(mm: &Mm, slot: u32) -> bool {
+    tiers::stays(mm.pool(), slot) && tiers::may_be_written(mm, slot)
+}
+
+/// A run that this CPU kept, or nothing where that is given back.
 pub fn take_run(mm: &Mm, has_file: bool) -> Option<Run> {
     let run = own(mm)?.take_run(has_file)?;
-    if !tiers::stays(mm.pool(), run.first) {
+    if !is_kept(mm, run.first) {
         give_back(mm, run);
         return None;
     }
@@ -83,14 +88,14 @@ pub fn take_run(mm: &Mm, has_file: bool) -> Option<Run> {
 /// Keeps what is left of a run; what there is no place for.
 pub fn keep_run(mm: &Mm, has_file: bool, run: Run) -> Option<Run> {
     match own(mm) {
-        Some(mut cache) if tiers::stays(mm.pool(), run.first) => cache.keep_run(has_file, run),
+        Some(mut cache) if is_kept(mm, run.first) => cache.keep_run(has_file, run),
         _ => Some(run),
     }
 }
 
 /// Keeps slots that have no content, to be given back with others. False: the caller does it.
 pub fn free(mm: &Mm, slots: &[u32]) -> bool {
-    if !slots.iter().all(|slot| tiers::stays(mm.pool(), *slot)) {
+    if !slots.iter().all(|slot| is_kept(mm, *slot)) {
         return false;
     }
     let Some(mut cache) = own(mm) else { return false };

@@ -114,7 +114,7 @@ pub fn open_to_pages(pool: &Pool, index: usize) {
     if header.area[index].open.swap(1, Ordering::Relaxed) == 0 {
         header.areas.fetch_add(1, Ordering::Relaxed);
     }
-    header.area[index].refusal.lift();
+    header.area[index].refusal.lift(sys::now_ns());
     pool.device_states()[index]
         .shut
         .fetch_and(!(SHUT_LEAVING | SHUT_FAILED), Ordering::Release);

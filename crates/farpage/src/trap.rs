@@ -37,8 +37,9 @@ use crate::vfork;
 
 /// Whether this image runs under a filter of ours already, from before an exec.
 pub fn is_inherited(mm: &Mm) -> bool {
-    // The filter answers EBADF where the kernel would do it: the last number holds the pool already.
-    plain_dup(mm.fd(fd::POOL), mm.fd(fd::COUNT - 1)) < 0
+    // The filter answers EBADF, the kernel EINVAL where both are the same, whatever the limit of open files is by now.
+    let last = mm.fd(fd::COUNT - 1);
+    plain_dup(last, last) == -i64::from(libc::EBADF)
 }
 
 /// Set before the filter stands.
@@ -158,19 +159,18 @@ pub fn undisturbed(work: impl FnOnce() -> i64) -> i64 {
     result
 }
 
-/// The mask of the interrupted code lives in the frame: the return from the handler would undo a change of our own. What is told of it is
-/// the kernel's, without the signals of ours that are believed blocked: libc keeps it for a context (getcontext), and may give it back to the
-/// kernel by a call that is not trapped.
+/// The mask of the interrupted code lives in the frame: the return from the handler would undo a change of our own. Where libc keeps what it is
+/// told for a context (getcontext and sigsetjmp ask, swapcontext sets another) it is the kernel's, without the signals of ours that are
+/// believed blocked: a call that is not trapped may give it back to the kernel.
 fn on_sigprocmask(context: &mut libc::ucontext_t, args: [u64; 6]) -> i64 {
     sigprocmask_with(args, |how, wanted| {
-        let before = *signals::mask_of(context) & !OURS;
-        if let Some(wanted) = wanted {
-            let after =
-                sigmask::changed(before | sigmask::blocked(), how, wanted).ok_or(-(libc::EINVAL as i64))?;
-            *signals::mask_of(context) = after & !OURS;
-            sigmask::believe(after);
-        }
-        Ok(before)
+        let real = *signals::mask_of(context) & !OURS;
+        let believed = real | sigmask::blocked();
+        let Some(wanted) = wanted else { return Ok(real) };
+        let after = sigmask::changed(believed, how, wanted).ok_or(-(libc::EINVAL as i64))?;
+        *signals::mask_of(context) = after & !OURS;
+        sigmask::believe(after);
+        Ok(if how == libc::SIG_SETMASK { real } else { believed })
     })
 }
 

@@ -67,7 +67,9 @@ pub fn open() {
         watched,
     };
     // SAFETY: this thread has the lock.
-    unsafe { *OPEN.window.get() = Some(window) };
+    let left = unsafe { (*OPEN.window.get()).replace(window) };
+    // Of a thread that is not here: this process was forked by number while another thread had one open. To end it would end this one's.
+    core::mem::forget(left);
     OPEN.thread.store(sys::gettid(), Ordering::Relaxed);
 }
 

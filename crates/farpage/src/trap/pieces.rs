@@ -23,6 +23,20 @@ fn step_bytes(mm: &Mm) -> u64 {
     piece_bytes(mm).max(mm.header().limit.load(Ordering::Relaxed) as u64 / 4 * PAGE)
 }
 
+/// How much is pinned at first of a read that has to wait for its data: threads that wait so would keep all of their buffers in RAM, most of
+/// them never touched.
+const WAITING: u64 = 16 * PAGE;
+
+/// Whether a read of a pipe or a stream has to wait, and ends with what is there then.
+fn waits(nr: i64, args: [u64; 6]) -> bool {
+    let by_flags = nr == libc::SYS_recvfrom && args[3] & (WHOLE | libc::MSG_WAITALL as u64) == 0;
+    let is_stream = || {
+        let mode = splittable(nr, args).unwrap_or(0);
+        matches!(mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFSOCK)
+    };
+    (nr == libc::SYS_read || by_flags) && is_stream() && !readable_now(args[0])
+}
+
 /// Does a transfer with a long managed buffer in pieces; `None` if it need not or can't be split.
 pub fn in_pieces(nr: i64, args: [u64; 6], chunk: Chunk) -> Option<i64> {
     let most = piece_bytes(mm());
@@ -31,10 +45,19 @@ pub fn in_pieces(nr: i64, args: [u64; 6], chunk: Chunk) -> Option<i64> {
         Chunk::ReadLike { buf, len, offset } | Chunk::WriteLike { buf, len, offset } => {
             let reads = matches!(chunk, Chunk::ReadLike { .. });
             let bytes = args[usize::from(len)];
-            if bytes <= most || !is_managed(args[usize::from(buf)]) {
+            if bytes <= WAITING.min(most) || !is_managed(args[usize::from(buf)]) {
                 return None;
             }
-            let most = longest_whole(nr, args, offset).filter(|most| bytes > *most)?;
+            let most = if waits(nr, args) {
+                WAITING
+            } else if bytes > most {
+                longest_whole(nr, args, offset)?
+            } else {
+                most
+            };
+            if bytes <= most {
+                return None;
+            }
             Some(transfer(Pieces {
                 nr,
                 args,
@@ -119,7 +142,9 @@ fn has_failed(fd: u64) -> bool {
     };
     // SAFETY: one pollfd of ours.
     let told = unsafe { sys::raw(libc::SYS_poll, [&mut poll as *mut _ as u64, 1, 0, 0, 0, 0]) };
-    told > 0 && poll.revents & libc::POLLERR != 0
+    // Both: a queue of messages about sends, or a pipe without a reader, is an error alone.
+    let cut = libc::POLLERR | libc::POLLHUP;
+    told > 0 && poll.revents & cut == cut
 }
 
 /// How many bytes are to be one call at least; `None`: all of them. Regular files, block devices, pipes and stream sockets transfer the
