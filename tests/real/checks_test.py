@@ -232,6 +232,16 @@ def signal_state(context):
         check(code == expected, f"{command}: exit code {code}, expected {expected}")
 
 
+@test("signals-of-children", ALL, per_delivery=True)
+def signals_of_children(context):
+    """A program that blocks all signals around a vfork, as Python's and Ruby's do to start others: what it starts has none blocked."""
+    start = "import subprocess; print(subprocess.run(['sh', '-c', 'ulimit -c 0; kill -BUS $$; echo alive']).returncode)"
+    for extra in ([], ["--eager"]):
+        words = run_words("-q", "--ram", "64M", "--delivery", context.delivery, *extra)
+        got = context.plain([*words, "/usr/bin/env", "python3", "-c", start])
+        check(got.out.strip() == str(-signal.SIGBUS), f"{extra}: not ended by its SIGBUS: {got.out!r} {got.err!r}")
+
+
 def wait_for_text(job, text, seconds=15):
     deadline = time.monotonic() + seconds
     while text not in job.out.read_text(errors="replace"):

@@ -18,7 +18,7 @@ unsafe extern "C" {
 
 const ARENAS_MAX: usize = 16;
 /// In bytes.
-const LARGE: usize = 8 << 20;
+const LARGE: usize = 32 << 20;
 static ARENAS: [AtomicU32; ARENAS_MAX] = [const { AtomicU32::new(0) }; ARENAS_MAX];
 static ARENA_COUNT: AtomicU32 = AtomicU32::new(0);
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -69,7 +69,7 @@ fn create(hooks: &'static Hooks) -> Option<u32> {
     })
 }
 
-/// Blocks of this arena from [`LARGE`] on give their memory back as they are freed, as with glibc's malloc. Else they would wait for a tick
+/// Blocks of this arena from [`LARGE`] on give their memory back as they are freed, as with glibc's malloc (the greatest that it keeps). Else they would wait for a tick
 /// that may never come, and hold RAM and swap: memory was refused of which hardly any was in use.
 fn give_back_large(arena: u32) {
     let (mut name, mut len) = ([0usize; 3], 3);

@@ -8,6 +8,7 @@ use farpage::fork::window;
 use farpage::{file_limit, join, sys};
 
 use crate::descriptors::has_threads;
+use crate::internal;
 use crate::real::call_real;
 use crate::shell;
 
@@ -28,6 +29,7 @@ unsafe extern "C" fn in_child() {
     join::rejoin_after_dormant_fork();
     file_limit::forget();
     shell::forget();
+    internal::forget();
 }
 
 /// Registers ours, once: at the latest in the constructor.
@@ -73,7 +75,7 @@ fn call_of_malloc(which: usize) {
 /// As libc does with its own malloc: where there is one thread its locks are left alone. It may hold one itself, if it forks in a handler of a
 /// signal that came in the middle of malloc.
 unsafe extern "C" fn before_malloc() {
-    WITHOUT.store(!has_threads(), Ordering::Relaxed);
+    WITHOUT.store(has_threads() == Some(false), Ordering::Relaxed);
     call_of_malloc(0);
 }
 

@@ -8,7 +8,7 @@ use farpage::mm::{mm, mode};
 use farpage::sys;
 use farpage::trap::descriptors::answer;
 
-use crate::real::{self, call_real};
+use crate::real::{self, Real, call_real};
 use crate::result;
 
 /// The answer to a call that names the tree's descriptors, which libc's own function must not make.
@@ -92,7 +92,7 @@ fn shared_with_ours(flags: c_int, own_table: c_int) -> Result<c_int, c_int> {
     if flags & own_table == 0 || !is_ours {
         return Ok(flags);
     }
-    if has_threads() {
+    if has_threads().unwrap_or(false) {
         sys::complain(&[
             "farpage: a thread of a program inside a budget can't have descriptors of its own (unshare with CLONE_FILES): EINVAL",
         ]);
@@ -101,12 +101,12 @@ fn shared_with_ours(flags: c_int, own_table: c_int) -> Result<c_int, c_int> {
     Ok(flags & !own_table)
 }
 
-/// Whether the program has started a thread, as libc remembers it; those of the engine are not libc's. An older libc (before 2.32) does
-/// not say: none.
-pub fn has_threads() -> bool {
-    let single = real::look_up(c"__libc_single_threaded") as *const u8;
+/// Whether the program has started a thread, as libc remembers it; those of the engine are not libc's. `None`: an older libc (before 2.32)
+/// does not say.
+pub fn has_threads() -> Option<bool> {
+    let single = real::address(Real::__libc_single_threaded) as *const u8;
     // SAFETY: a char of libc's that is 1 while there is one thread.
-    !single.is_null() && unsafe { single.read_volatile() } == 0
+    (!single.is_null()).then(|| unsafe { single.read_volatile() } == 0)
 }
 
 #[unsafe(no_mangle)]

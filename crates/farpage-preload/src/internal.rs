@@ -48,6 +48,11 @@ pub fn outside<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
+/// In a forked child, which has none of the other threads.
+pub fn forget() {
+    WANTED.store(0, Ordering::Relaxed);
+}
+
 /// From now on requests of libc and the loader go to an arena of their own.
 pub fn start() {
     let mut found = 0usize;

@@ -1,6 +1,6 @@
 //! fork, clone, spawn, and the child of vfork that wants to be traced.
 
-use core::ffi::{c_char, c_int, c_long, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
@@ -415,7 +415,9 @@ unsafe fn spawn(request: Spawn, function: *mut c_void) -> c_int {
         ) -> c_int = core::mem::transmute(function);
         // A name without a path is looked for in the child, by the PATH of this process.
         let mut pins = Pins::new();
-        pin_strings(&mut pins, environ);
+        if mm().is_active() && !CStr::from_ptr(path).to_bytes().contains(&b'/') {
+            pin_strings(&mut pins, environ);
+        }
         let error = function(&mut number, path, actions, attributes, argv, envp);
         pins.release(mm());
         if error == 0

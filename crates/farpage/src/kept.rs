@@ -64,6 +64,8 @@ pub struct Kept {
     halvings: AtomicU64,
     /// Where slots are given up next.
     hand: AtomicU64,
+    /// When none could be given up, last.
+    vain_ns: AtomicU64,
 }
 
 // SAFETY: the key is written once, by `prepare`, before the process is active, and only read afterwards.
@@ -86,6 +88,7 @@ impl Kept {
             changed: AtomicU32::new(0),
             halvings: AtomicU64::new(0),
             hand: AtomicU64::new(0),
+            vain_ns: AtomicU64::new(0),
         }
     }
 
@@ -339,15 +342,23 @@ pub fn give_up_some(mm: &Mm) {
         .for_each(drop);
 }
 
-/// Gives kept slots up because no other is free: whether there were any, which another thread may have given up. The gate is held shared.
+/// Gives kept slots up because no other is free: whether there are fewer now. Where all were in areas that refuse pages it is not tried again
+/// for a while. The gate is held shared.
 pub fn give_up_all(mm: &Mm) -> bool {
-    let any = mm.entry().kept.load(Ordering::Relaxed) > 0;
-    if any {
-        for chunk in 0..chunks(mm) {
-            give_up_in(mm, chunk);
-        }
+    const VAIN_NS: u64 = 100_000_000;
+    let kept = || mm.entry().kept.load(Ordering::Relaxed);
+    let (before, now) = (kept(), sys::now_ns());
+    if before <= 0 || now.saturating_sub(mm.kept.vain_ns.load(Ordering::Relaxed)) < VAIN_NS {
+        return false;
     }
-    any
+    for chunk in 0..chunks(mm) {
+        give_up_in(mm, chunk);
+    }
+    let gone = kept() < before;
+    if !gone {
+        mm.kept.vain_ns.store(now, Ordering::Relaxed);
+    }
+    gone
 }
 
 /// Chunks of pages up to the last one that was touched.

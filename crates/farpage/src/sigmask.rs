@@ -119,16 +119,17 @@ unsafe fn send_to_self(sig: i32, info: u64) {
 
 /// Sets the belief to the bits of ours in `mask`; what waited and may come now is delivered before this returns.
 pub fn believe(mask: SigMask) {
-    let Some(cell) = cell().filter(|_| !mm().is_lent()) else {
-        return;
-    };
+    let Some(cell) = cell() else { return };
     if mask & OURS != 0 && crate::signals::take().is_err() {
         return; // no room for the stub's page: activation will say so
     }
     // SAFETY: this thread's cell.
     unsafe {
         addr_of_mut!((*cell).blocked).write_volatile(mask & OURS);
-        send_again(cell, !mask);
+        // What waits is the parent's where a child borrows this memory (vfork).
+        if !mm().is_lent() {
+            send_again(cell, !mask);
+        }
     }
 }
 

@@ -139,7 +139,7 @@ fn alloc(mm: &Mm, has_file: bool, want: usize) -> Option<Run> {
         slot_caches::drain(mm);
         run = view.alloc(&request);
     }
-    if run.is_none() && has_file && (give_up_kept(mm) || reopen(mm)) {
+    if run.is_none() && has_file && (reopen(mm) | give_up_kept(mm)) {
         run = view.alloc(&request);
     }
     tiers::count_locks(mm.pool(), &view);

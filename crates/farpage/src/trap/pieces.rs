@@ -34,7 +34,7 @@ fn waits(nr: i64, args: [u64; 6]) -> bool {
         let mode = splittable(nr, args).unwrap_or(0);
         matches!(mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFSOCK)
     };
-    (nr == libc::SYS_read || by_flags) && is_stream() && !readable_now(args[0])
+    (nr == libc::SYS_read || by_flags) && !readable_now(args[0]) && is_stream()
 }
 
 /// Does a transfer with a long managed buffer in pieces; `None` if it need not or can't be split.
