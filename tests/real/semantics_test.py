@@ -434,7 +434,7 @@ print("wrong", wrong)
 @test("opened-in-pieces", ("quick", "user"))
 def opened_in_pieces(context):
     """Memory that is opened in pieces of 64 KiB, none of which is counted: the process was never managed, and had no budget."""
-    got = context.budget_run(48, ["/usr/bin/env", "python3", "-c", OPENS, 160], timeout_s=60)
+    got = context.budget_run(40, ["/usr/bin/env", "python3", "-c", OPENS, 160], timeout_s=60)
     check(got.code == 0 and got.out.strip() == "wrong 0", f"exit code {got.code}: {got.out!r} {got.err!r}")
     check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
