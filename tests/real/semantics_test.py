@@ -323,7 +323,7 @@ def small_stacks(context):
 
 # Marks all descriptors that are not its own, as programs do before they start another (java, glib), and starts one that needs its budget.
 MARKS = """
-import array, fcntl, os, sys
+import fcntl, os, sys
 for number in range(3, 1024):
     for mark in (lambda: fcntl.fcntl(number, fcntl.F_SETFD, fcntl.FD_CLOEXEC), lambda: fcntl.ioctl(number, 0x5451)):
         try:

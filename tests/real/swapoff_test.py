@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 from common import FARPAGE, WORK, check

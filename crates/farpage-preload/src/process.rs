@@ -234,20 +234,24 @@ pub unsafe extern "C" fn clone(
 }
 
 /// syscall(SYS_fork) and SYS_clone without shared memory.
-pub fn raw_fork(args: [u64; 6]) -> i64 {
-    result(fork::fork(libc::SYS_clone, args))
+pub fn raw_fork(nr: i64, args: [u64; 6]) -> i64 {
+    result(forked(nr, args))
+}
+
+/// `-errno` or what the kernel gives.
+fn forked(nr: i64, args: [u64; 6]) -> i64 {
+    let args = match nr {
+        libc::SYS_clone => args,
+        _ => [libc::SIGCHLD as u64, 0, 0, 0, 0, 0],
+    };
+    fork::fork(libc::SYS_clone, args)
 }
 
 /// The same while dormant, or when that has just ended. The child is counted for itself from its first moment, as one of libc's fork is.
 pub fn dormant_fork(nr: i64, args: [u64; 6]) -> i64 {
     let birth = births::begin();
     if birth.is_none() && mm().is_active() {
-        let args = if nr == libc::SYS_fork {
-            [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]
-        } else {
-            args
-        };
-        return fork::fork(libc::SYS_clone, args);
+        return forked(nr, args);
     }
     let done = trap::issue(nr, args);
     if done == 0 {

@@ -357,8 +357,8 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         return result(dormant_syscall(nr, args));
     }
     match nr {
-        libc::SYS_fork | libc::SYS_vfork => crate::process::raw_fork([libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
-        libc::SYS_clone if a & libc::CLONE_VM as u64 == 0 && b == 0 => crate::process::raw_fork(args),
+        libc::SYS_fork | libc::SYS_vfork => crate::process::raw_fork(nr, args),
+        libc::SYS_clone if a & libc::CLONE_VM as u64 == 0 && b == 0 => crate::process::raw_fork(nr, args),
         // Starts threads or returns on another stack: as it is.
         libc::SYS_clone | libc::SYS_exit | libc::SYS_exit_group => {
             if nr == libc::SYS_exit {

@@ -25,7 +25,7 @@ pub fn room_for(mm: &Mm, len: u64) -> bool {
 }
 
 /// Waits for the limit to be set anew, at most once in a while: what was promised to others, and to this process before it
-/// was active, is taken off it until then. Memory was refused so while most of the budget was free (in one of 25 runs of `make test`).
+/// was active, is taken off it until then. Memory was refused so while most of the budget was free (once in a run of `make test`; that this was why is inferred).
 fn limit_is_new(header: &Header) -> bool {
     let (now, set) = (sys::now_ns(), header.limits_set.load(Ordering::Relaxed));
     let before = WAITED_NS.swap(now, Ordering::Relaxed);

@@ -14,8 +14,6 @@ const AGAIN_NS: u64 = 600_000_000_000;
 #[derive(Default)]
 pub struct Notices {
     overrun: bool,
-    /// Overruns so far.
-    overruns: u64,
     /// When it was told of each area that it refuses pages.
     refusals_ns: [Option<u64>; MAX_AREAS],
 }
@@ -31,8 +29,8 @@ impl Notices {
 
     /// Once: memory is needed for which there is no place.
     fn look_for_overrun(&mut self, header: &Header) {
-        let now = header.counters[Counter::LimitOverrun as usize].load(Ordering::Relaxed);
-        if self.overrun || self.overruns == now || header.room() > 0 {
+        let overruns = header.counters[Counter::LimitOverrun as usize].load(Ordering::Relaxed);
+        if self.overrun || overruns == 0 || header.room() > 0 {
             return;
         }
         self.overrun = true;
