@@ -13,7 +13,6 @@
 
 #define ARENA_LEN (32 * MIB)
 /* What farpage manages; just below it lies a page of its code, once a process is active at the latest (docs/architecture.md). */
-#define MANAGED ((uintptr_t)0x2a0000000000)
 #define MANAGED_LEN ((uintptr_t)1 << 40)
 
 size_t size_mb = 16;

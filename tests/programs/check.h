@@ -77,6 +77,8 @@ size_t first_bad(const void *p, size_t len, uint64_t tag);
 
 /* Anonymous private read-write mapping; ends the program if refused. */
 void *map_anon(size_t len);
+/* Where managed memory begins. */
+#define MANAGED ((uintptr_t)0x2a0000000000)
 /* What leaves at once on advice: whole aligned pieces of this size. */
 #define WINDOW (64 * PAGE)
 /* One of them, of fresh memory. */

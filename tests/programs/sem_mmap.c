@@ -546,6 +546,65 @@ static void foreign_populated(void)
 	close(fd);
 }
 
+/* A WebAssembly memory reserves 8 GiB of addresses, of which it uses little. Hundreds of them took all that farpage manages, and malloc failed
+   from then on; what is reserved beyond is the kernel's. */
+static void reservations(void)
+{
+	enum { COUNT = 160 };
+	const size_t len = (size_t)8 << 30;
+	static char *reserved[COUNT];
+	for (int i = 0; i < COUNT; i++) {
+		reserved[i] = mmap(NULL, len, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+		CHECK("a reservation", reserved[i] != MAP_FAILED);
+		CHECK_OK("opened", mprotect(reserved[i], 64 * 1024, RW));
+		fill(reserved[i], 64 * 1024, i);
+	}
+	char *block = malloc(40 * MIB);
+	CHECK("malloc beside them", block != NULL);
+	fill(block, MIB, 96);
+	chill();
+	CHECK_FILL("block", block, MIB, 96);
+	for (int i = 0; i < COUNT; i++) {
+		CHECK_FILL("opened part", reserved[i], 64 * 1024, i);
+		munmap(reserved[i], len);
+	}
+	free(block);
+}
+
+/* Not where this program runs by itself. */
+static void check_managed(const char *what, const char *p)
+{
+	CHECK(what, getenv("FARPAGE_POOL_FD") == NULL || (uintptr_t)p >> 40 == MANAGED >> 40);
+}
+
+/* Heaps of other languages: their reservations were a little, or a lot, larger than what is managed, and all of the heap was the kernel's. */
+static void large_heaps(void)
+{
+	const size_t gib = (size_t)1 << 30;
+	char *net = mmap(NULL, 256 * gib + PAGE, PROT_NONE, ANON, -1, 0);
+	CHECK("256 GiB and a page, as .NET has it", net != MAP_FAILED);
+	check_managed("they are", net);
+	CHECK_OK("opened", mprotect(net + MIB, MIB, RW));
+	fill(net + MIB, MIB, 97);
+	/* GHC: less and less until it is given some. */
+	size_t len = 1024 * gib;
+	char *hint = (char *)0x4200000000, *heap = MAP_FAILED;
+	for (int turn = 0; heap == MAP_FAILED && turn < 100; turn++) {
+		heap = mmap(hint + turn * PAGE, len, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+		if (heap == MAP_FAILED)
+			len -= len / 8;
+	}
+	CHECK("a heap of GHC's", heap != MAP_FAILED && len > 64 * gib);
+	check_managed("it is", heap);
+	CHECK("a part of it", mmap(heap + 4 * MIB, MIB, RW, ANON | MAP_NORESERVE | MAP_FIXED, -1, 0) == heap + 4 * MIB);
+	fill(heap + 4 * MIB, MIB, 98);
+	chill();
+	CHECK_FILL(".NET's", net + MIB, MIB, 97);
+	CHECK_FILL("GHC's", heap + 4 * MIB, MIB, 98);
+	munmap(net, 256 * gib + PAGE);
+	munmap(heap, len);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -555,6 +614,7 @@ int main(int argc, char **argv)
 		{"flags", flags},	  {"proc_maps", proc_maps},   {"raw_calls", raw_calls},
 		{"meant_hints", meant_hints}, {"touched_as_it_goes", touched_as_it_goes}, {"short_file", short_file},
 		{"hints_among_managed", hints_among_managed}, {"foreign_populated", foreign_populated},
+		{"reservations", reservations}, {"large_heaps", large_heaps},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

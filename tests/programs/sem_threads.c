@@ -2,6 +2,7 @@
  * block that threads share and of the one that makes memory cold. */
 #include "check.h"
 
+#include <locale.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -617,6 +618,13 @@ static void bound_to_cpus(void)
 	CHECK_EQ("its end", 0, pthread_join(thread, &result));
 	CHECK("what it said", result == names);
 	pthread_attr_destroy(&attributes);
+	/* So it does with the locale. */
+	if (setlocale(LC_ALL, "C.UTF-8") == NULL)
+		skip("bound_to_cpus", "no locale C.UTF-8");
+	chill();
+	CHECK_EQ("a thread in a locale", 0, pthread_create(&thread, NULL, answer, names));
+	CHECK_EQ("its end", 0, pthread_join(thread, &result));
+	setlocale(LC_ALL, "C");
 	for (size_t i = 0; i < NAMES; i++)
 		free(names[i]);
 }

@@ -11,9 +11,11 @@
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
+#include <sys/uio.h>
 #include <time.h>
 
 static void *cold_page(int byte)
@@ -395,12 +397,47 @@ static void masked(void)
 	signal(SIGALRM, old);
 }
 
+enum { READERS = 8, ROOM = 8 * WINDOW };
+static int ends[READERS][2];
+static char *rooms[READERS];
+
+static void *reads(void *number)
+{
+	int i = (int)(intptr_t)number;
+	struct iovec into[2] = {{rooms[i], ROOM / 2}, {rooms[i] + ROOM / 2, ROOM / 2}};
+	struct msghdr header = {.msg_iov = into, .msg_iovlen = 2};
+	CHECK_EQ("what came", 5, i % 2 ? recvmsg(ends[i][0], &header, 0) : readv(ends[i][0], into, 2));
+	return NULL;
+}
+
+/* Threads that wait for data, each with room for a lot of it: all that room stayed in RAM, many times the budget. */
+static void waiting_readers(void)
+{
+	pthread_t threads[READERS];
+	char *all = cold_alloc(READERS * ROOM);
+	fill(all, READERS * ROOM, 7);
+	for (int i = 0; i < READERS; i++) {
+		rooms[i] = all + i * ROOM;
+		CHECK_OK("a connection", socketpair(AF_UNIX, SOCK_STREAM, 0, ends[i]));
+		CHECK_EQ("a reader", 0, pthread_create(&threads[i], NULL, reads, (void *)(intptr_t)i));
+	}
+	sleep_ms(100);
+	make_cold(all, READERS * ROOM);
+	for (int i = 0; i < READERS; i++) {
+		CHECK("data", write_all(ends[i][1], "hello", 5));
+		pthread_join(threads[i], NULL);
+		CHECK("it is here", memcmp(rooms[i], "hello", 5) == 0);
+		close(ends[i][0]);
+		close(ends[i][1]);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"polls", polls},   {"epolls", epolls},		      {"futexes", futexes}, {"conditions", conditions},
 		{"timers", timers}, {"notifications", notifications}, {"queues", queues},
-		{"masked", masked},
+		{"masked", masked}, {"waiting_readers", waiting_readers},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

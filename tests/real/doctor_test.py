@@ -5,9 +5,11 @@ import os
 import re
 import subprocess
 
+from cases import read_stats, swapped_out
 from checks_test import ALL, run_words, told_with_a_fix
 from common import FARPAGE, check
-from context import refusing, test
+from context import Skip, refusing, test
+from semantics_test import program
 from swapspec_test import Loop, root_only
 
 DOCTOR = [FARPAGE, "doctor", "--json"]
@@ -62,12 +64,32 @@ def doctor_limits(context):
 def refused_by_filter(context):
     """Under a container's filter the program once ran without its budget, or was stopped at its first fork."""
     for call, (number, word) in CALLS.items():
+        if call == "userfaultfd" and has_device():
+            continue
         got = context.plain([*refusing(number), *run_words("--ram", "64M"), "echo", "started"])
         check(got.code == 125 and not got.out, f"{call} refused: {got.code} {got.out} {got.err[-300:]}")
         told_with_a_fix(got, f"{call} refused")
         check(word in got.err and "seccomp profile" in got.err, f"{call} refused: {got.err}")
         failed = failures(context.plain([*refusing(number), *DOCTOR]), f"{call} refused")
         check(any("seccomp profile" in entry["fix"] for entry in failed), f"{call} refused, doctor: {failed}")
+
+
+def has_device():
+    return os.access("/dev/userfaultfd", os.R_OK | os.W_OK)
+
+
+@test("userfaultfd-by-device", per_delivery=True)
+def userfaultfd_by_device(context):
+    """Where a container's filter refuses the call, the device does: docker run --device /dev/userfaultfd."""
+    if not has_device():
+        raise Skip("/dev/userfaultfd can't be opened")
+    filtered = [*refusing(CALLS["userfaultfd"][0])]
+    check(not failures(context.plain([*filtered, *DOCTOR]), "a device"), "doctor, with the device")
+    stats = context.directory / "device.json"
+    words = run_words("-q", "--ram", "24M", "--delivery", context.delivery, "--stats-json", stats)
+    got = context.plain([*filtered, *words, program("fill"), 64, 2], timeout_s=120)
+    check(got.code == 0 and not got.err, f"exit code {got.code}: {got.err[-300:]}")
+    check(swapped_out(read_stats(stats)) > 0, "nothing was swapped out")
 
 
 def contents(directory):
@@ -97,6 +119,7 @@ def doctor_swap(context):
         f"{place}:banana": "no size",
         f"{place}:900T": "only .* free",
         f"{place}:4K": "at least 1",
+        "compresed:64M": "./compresed",
         f"{place}/no/new:64M": "directory",
     }
     if context.as_user:

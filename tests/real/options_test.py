@@ -1,9 +1,11 @@
 """Options of `farpage run` that change no byte of a program's output: each is seen to do what its help says."""
 
-from cases import read_stats
-from checks_test import ALL, run_words
+import re
+
+from cases import read_stats, swapped_out
+from checks_test import ALL, run_words, told_with_a_fix
 from common import FARPAGE, check
-from context import test
+from context import Skip, test
 from semantics_test import program
 
 # What io_uring_setup answers to a null pointer: its errno.
@@ -43,6 +45,41 @@ def options_quiet(context):
     check(int(got.out) > 0 and not got.err, f"FARPAGE_QUIET=1: {got.out!r} {got.err!r}")
     got = said(context, run_words("--ram", "64M") + COUNT_OURS, env={"FARPAGE_DISABLE": "1"})
     check(got.out.strip() == "0" and not got.err, f"FARPAGE_DISABLE=1: {got.out!r} {got.err!r}")
+    # In a tree it is about what is started with it, however that is started; limits.md had promised so.
+    child = "FARPAGE_DISABLE=%s sh -c 'grep -c farpage-pool /proc/self/maps; true'"
+    for value, follows in (("1", False), ("off", True), ("", True)):
+        got = said(context, run_words("-q", "--ram", "64M", "--eager") + ["sh", "-c", child % value])
+        check((got.out != "0\n") == follows, f"a child with FARPAGE_DISABLE={value}: {got.out}")
+
+
+@test("options-environment", ALL)
+def options_environment(context):
+    """What is wrong with a variable is not said of an option that nobody typed, and an empty one is none (compose's ${RAM:-})."""
+    got = context.plain(run_words() + ["true"], env={"FARPAGE_RAM": "2GB"})
+    check(got.code == 125 and "FARPAGE_RAM=2GB" in got.err and "--ram" not in got.err, f"FARPAGE_RAM=2GB: {got.err}")
+    said(context, run_words("-q") + ["true"], env={"FARPAGE_RAM": "", "FARPAGE_HUGE": "", "FARPAGE_SWAP": ""})
+
+
+@test("nested", ALL)
+def nested(context):
+    """A tree within a tree ended by "Bad file descriptor; check that it runs without farpage"."""
+    for words in ([], ["--eager"]):
+        inner = [FARPAGE, "run", "--ram", "32M", "--", "echo", "started"]
+        got = context.plain(run_words("-q", "--ram", "64M", *words) + inner)
+        check(got.code == 125 and not got.out, f"{words}: {got.code} {got.out} {got.err[-300:]}")
+        told_with_a_fix(got, f"{words}: nested")
+        check("nest" in got.err, got.err)
+
+
+@test("near-the-limit", ALL)
+def near_the_limit(context):
+    """A budget as large as the limit that it is to stay below was accepted in silence, and the program killed."""
+    got = said(context, run_words("--ram", "100%") + ["true"])
+    check("--ram" in got.err and "give at most" in got.err, f"100 %: {got.err}")
+    got = said(context, run_words("--ram", "80%") + ["true"])
+    check("give at most" not in got.err, f"80 %: {got.err}")
+    got = context.plain([FARPAGE, "doctor", "--ram", "100%"])
+    check(re.search(r"^WARN +budget ", got.out, re.M), f"doctor: {got.out}")
 
 
 @test("options-follow", ALL)
@@ -67,10 +104,27 @@ def options_limits(context):
     check(got.out == "7\n" and "without a memory budget" in got.err and "ulimit -v" in got.err, f"a child: {got.out} {got.err[-400:]}")
 
 
+@test("write-or-execute", ALL)
+def write_or_execute(context):
+    """Where no memory is executable that could be written (systemd's MemoryDenyWriteExecute) every process ran without its budget."""
+    deny = "import ctypes, os, sys; r = ctypes.CDLL(None).prctl(65, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:]) if r == 0 else sys.exit(77)"
+    stats = context.directory / "mdwe.json"
+    words = map(str, run_words("--ram", "24M", "--stats-json", stats) + [program("fill"), 64, 2])
+    got = context.plain(["python3", "-c", deny, *words], timeout_s=120)
+    if got.code == 77:
+        raise Skip("this kernel has no PR_SET_MDWE")
+    check(got.code == 0 and "without a memory budget" not in got.err, f"exit code {got.code}: {got.err[-300:]}")
+    check(swapped_out(read_stats(stats)) > 0, "nothing was swapped out")
+
+
 @test("options-io-uring", ALL)
 def options_io_uring(context):
     """io_uring_setup answers ENOSYS unless it is allowed; then it answers what this machine does."""
     argv = ["python3", "-c", IO_URING]
+    # liburing's way past libc, as MariaDB takes it at its start: its process stayed without a budget.
+    liburing = ["python3", "-c", "import ctypes; print(ctypes.CDLL(None).io_uring_queue_init(8, ctypes.create_string_buffer(4096), 0))"]
+    got = said(context, run_words("-q", "--ram", "64M") + liburing)
+    check(got.out == "-38\n", f"io_uring_queue_init: {got.out}")
     here = said(context, argv).out
     refused = said(context, run_words("-q", "--ram", "64M", "--eager") + argv).out
     allowed = said(context, run_words("-q", "--ram", "64M", "--eager", "--allow-io-uring") + argv).out

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::bench::{BenchArgs, BenchEnterArgs, BenchWorkArgs};
 use crate::sim::SimArgs;
 use crate::spec::parse_swap;
-use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
+use clap::builder::{FalseyValueParser, OsStr, OsStringValueParser, Resettable, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farpage::supervisor::AreaSpec;
 use farpage::swapoff::{self, Order};
@@ -77,6 +77,27 @@ Without pri=N it is filled when those before it are full. It is checked as `farp
 at a time, of at most 256G each.
 
 Exit code: 0 when pages may go there; 1 if not.";
+
+/// The command line that takes a variable without a value for none, as scripts set them.
+pub fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &clap::Arg| {
+        let name = arg.get_env();
+        name.and_then(std::env::var_os)
+            .is_some_and(|value| value.is_empty())
+    };
+    let names: Vec<_> = command
+        .get_subcommands()
+        .map(|sub| sub.get_name().to_owned())
+        .collect();
+    names.into_iter().fold(command, |command, name| {
+        command.mut_subcommand(name, |sub| {
+            sub.mut_args(|arg| match is_empty(&arg) {
+                true => arg.env(Resettable::<OsStr>::Reset),
+                false => arg,
+            })
+        })
+    })
+}
 
 /// Lets unmodified programs use more memory than the RAM they are given: swap in user space.
 #[derive(Debug, Parser)]
@@ -244,7 +265,7 @@ pub struct SwapoffArgs {
     pub order: OrderArg,
 
     /// Pages read at a time: a number, or as the kernel sizes windows, with pages found read ahead counted as hits
-    /// (counted) or not (uncounted) [default: 512, less in a small budget; with vma and cluster counted]
+    /// (counted) or not (uncounted) [default: 128, less in a small budget; with vma and cluster counted]
     #[arg(long, value_parser = parse_window, value_name = "N|counted|uncounted")]
     pub window: Option<WindowArg>,
 

@@ -89,6 +89,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
         architecture(),
         kernel(),
         library(),
+        nesting(),
         userfaultfd(),
         page_move(),
         full_userfaultfd(),
@@ -349,8 +350,18 @@ fn budget(bytes: &Result<u64, String>) -> Check {
         .clone()
         .and_then(|bytes| supervisor::refuse_small_budget(bytes).map(|()| bytes))
     {
-        Ok(bytes) => Check::ok(name, format_size(bytes).to_string()),
+        Ok(bytes) => match limits::too_near(bytes) {
+            Some(trouble) => Check::trouble(name, Status::Warn, trouble),
+            None => Check::ok(name, format_size(bytes).to_string()),
+        },
         Err(why) => Check::refused(name, &why),
+    }
+}
+
+fn nesting() -> Check {
+    match supervisor::refuse_nesting() {
+        Ok(()) => Check::ok("tree", "in none of another farpage run"),
+        Err(why) => Check::refused("tree", &why),
     }
 }
 

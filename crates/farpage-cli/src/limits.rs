@@ -3,6 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use farpage_core::units::format_size;
+
+use crate::probe::Trouble;
+
 /// Version 1 writes a number close to 2^63 for "no limit"; no machine has this much.
 const UNLIMITED_BYTES_MIN: u64 = 1 << 60;
 
@@ -20,6 +24,27 @@ pub struct CgroupLimit {
 pub fn available_bytes() -> Result<u64, String> {
     let ram = ram_bytes().ok_or("cannot read /proc/meminfo, and programs of a tree need /proc too; mount it: mount -t proc proc /proc")?;
     Ok(cgroup_limit().map_or(ram, |limit| limit.bytes.min(ram)))
+}
+
+/// What is said of a budget so near to the limit that what comes on top of it finds no room there: what, and how to mend it.
+pub fn too_near(budget: u64) -> Option<Trouble> {
+    let machine = ram_bytes()?;
+    let (limit, whose) = match cgroup_limit() {
+        Some(limit) if limit.bytes <= machine => (
+            limit.bytes,
+            format!("the memory cgroup has ({})", limit.file.display()),
+        ),
+        _ => (machine, "this machine has".to_owned()),
+    };
+    // Page tables, code and what farpage itself needs.
+    let most = limit / 11 * 10;
+    (budget > most).then(|| {
+        let (asked, has) = (format_size(budget), format_size(limit));
+        Trouble::new(
+            format!("{asked} of the {has} that {whose}: page tables, code and files come on top, so the program can be killed"),
+            format!("give at most {}", format_size(most)),
+        )
+    })
 }
 
 /// RAM of the machine in bytes.

@@ -36,11 +36,12 @@ mod stat;
 mod summary;
 mod swapoff;
 
+use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
 
@@ -66,7 +67,10 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match args::without_empty_variables(Cli::command())
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+    {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
@@ -105,12 +109,37 @@ fn usage(error: &clap::Error) -> ExitCode {
             );
         }
         _ if is_missing_dashes(error) => say("the command to run is wanted after --; see farpage run --help"),
-        _ => say(&format!(
-            "{}; see farpage --help",
-            one_line(&error.render().to_string())
-        )),
+        _ => {
+            let (text, help) = (one_line(&error.render().to_string()), "see farpage --help");
+            match variable(error) {
+                // The rest of clap's words is about an option that was not given.
+                Some((name, value)) => {
+                    let why = text.split_once(">': ").map_or("is not possible", |(_, why)| why);
+                    say(&format!("{name}={value}: {why}; {help}"));
+                }
+                None => say(&format!("{text}; {help}")),
+            }
+        }
     }
     ExitCode::from(EXIT_FAILED)
+}
+
+/// The variable in the environment that an error is about, and its value: what it gives for an option that is not on the command line.
+fn variable(error: &clap::Error) -> Option<(String, String)> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let option = shown.split([' ', '=']).next()?;
+    let is_given = |word: String| word == option || word.starts_with(&format!("{option}="));
+    if env::args_os().any(|word| is_given(word.to_string_lossy().into_owned())) {
+        return None;
+    }
+    let name = format!(
+        "FARPAGE_{}",
+        option.trim_start_matches('-').replace('-', "_").to_uppercase()
+    );
+    let value = env::var_os(&name)?.to_string_lossy().into_owned();
+    Some((name, value))
 }
 
 /// `farpage run sort.py` or `farpage run`: a plain word where only options stand, or nothing after them.
@@ -149,6 +178,8 @@ pub fn print(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]

@@ -104,7 +104,7 @@ impl Trouble {
 /// What stands between this process and a userfaultfd that farpage can use: the full one that `--delivery
 /// thread` needs, or the one for faults of user mode only. `None` if nothing does.
 pub fn why_no_userfaultfd(full: bool) -> Option<Trouble> {
-    let features = match userfaultfd(USER_MODE_ONLY).and_then(|fd| handshake(&fd, 0)) {
+    let features = match for_user_mode().and_then(|fd| handshake(&fd, 0)) {
         Ok(features) => features,
         Err(error) => return Some(why_no_syscall(&error)),
     };
@@ -119,15 +119,28 @@ pub fn why_no_userfaultfd(full: bool) -> Option<Trouble> {
     }
 }
 
+/// Whether a line can be written there now without waiting.
+pub fn takes_text(to: &impl AsRawFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: to.as_raw_fd(),
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY:
+    // - one live `struct pollfd`; with a timeout of 0 the call does not wait.
+    let ready = unsafe { libc::poll(&mut poll, 1, 0) };
+    ready == 1 && poll.revents & libc::POLLOUT != 0
+}
+
 /// The features of the kernel's userfaultfd, as bits.
 pub fn userfaultfd_features() -> io::Result<u64> {
-    handshake(&userfaultfd(USER_MODE_ONLY)?, 0)
+    handshake(&for_user_mode()?, 0)
 }
 
 fn why_no_syscall(error: &io::Error) -> Trouble {
     let filtered = proc_status("Seccomp:").is_some_and(|mode| mode == "2");
-    let profile = "allow userfaultfd in the container's seccomp profile (docker/podman: --security-opt \
-                   seccomp=PROFILE.json, or seccomp=unconfined; Kubernetes: seccompProfile)";
+    let profile = "give the container the device instead (docker/podman: --device /dev/userfaultfd, with access for its user), or \
+                   allow userfaultfd in its seccomp profile (--security-opt seccomp=PROFILE.json; Kubernetes: seccompProfile)";
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES | libc::ENOSYS) if filtered => Trouble::new(
             format!("a seccomp filter refuses userfaultfd(2) ({error})"),
@@ -198,26 +211,32 @@ fn why_no_full() -> Trouble {
 
 /// How a full userfaultfd can be had here: by the system call or by the device.
 pub fn full_userfaultfd() -> io::Result<&'static str> {
-    if userfaultfd(0).is_ok() {
+    if by_call(0).is_ok() {
         return Ok("userfaultfd(2)");
     }
+    by_device(0).map(|_| DEVICE)
+}
+
+/// One by the device, which may be there where a filter refuses the call.
+fn by_device(flags: c_int) -> io::Result<OwnedFd> {
+    let (device, flags) = (open_device()?, flags | libc::O_CLOEXEC | libc::O_NONBLOCK);
     // SAFETY:
     // - the descriptor is open for the call; the request takes its flags by value.
-    let raw = unsafe {
-        libc::ioctl(
-            open_device()?.as_raw_fd(),
-            USERFAULTFD_IOC_NEW as _,
-            libc::O_CLOEXEC,
-        )
-    };
-    own(i64::from(raw)).map(|_| DEVICE)
+    own(i64::from(unsafe {
+        libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW as _, flags)
+    }))
 }
 
 fn open_device() -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(DEVICE)
 }
 
-fn userfaultfd(flags: c_int) -> io::Result<OwnedFd> {
+/// As the engine opens one for faults of user mode: by the call, else by the device. The error is the call's.
+fn for_user_mode() -> io::Result<OwnedFd> {
+    by_call(USER_MODE_ONLY).or_else(|why| by_device(USER_MODE_ONLY).map_err(|_| why))
+}
+
+fn by_call(flags: c_int) -> io::Result<OwnedFd> {
     // SAFETY:
     // - the call takes its flags by value.
     own(unsafe { libc::syscall(libc::SYS_userfaultfd, flags | libc::O_CLOEXEC | libc::O_NONBLOCK) })
@@ -255,7 +274,7 @@ fn check(result: c_int) -> io::Result<c_int> {
 
 /// Moves one page from one throw-away mapping to another.
 pub fn move_works() -> io::Result<()> {
-    let fd = userfaultfd(USER_MODE_ONLY)?;
+    let fd = for_user_mode()?;
     handshake(&fd, FEATURE_SIGBUS | FEATURE_MOVE)?;
     let rw = libc::PROT_READ | libc::PROT_WRITE;
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

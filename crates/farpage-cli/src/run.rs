@@ -4,10 +4,12 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process;
 
+use farpage::join;
 use farpage::snapshot::Snapshot;
 use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
 use farpage_core::units::format_size;
@@ -31,6 +33,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         return Err(run_plainly(&args.command));
     }
     refuse_without_library().map_err(failed)?;
+    supervisor::refuse_nesting().map_err(failed)?;
     supervisor::refuse_small_files().map_err(failed)?;
     let page_cluster = args.page_cluster().map_err(|why| failed(&why))?;
     let areas = spec::areas(&args.swap).map_err(failed)?;
@@ -41,7 +44,9 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     }
     let ram_bytes = args.ram.resolve(limits::available_bytes().map_err(failed)?);
     let stats_file = args.stats_json.as_deref().map(StatsFile::open).transpose()?;
-    let remarks = too_much_compressed(&areas, ram_bytes).into_iter();
+    let remarks = too_near(ram_bytes)
+        .into_iter()
+        .chain(too_much_compressed(&areas, ram_bytes));
     let remarks: Vec<_> = remarks.chain(in_memory(&areas)).filter(|_| !args.quiet).collect();
     let config = RunConfig {
         ram_bytes,
@@ -91,6 +96,11 @@ pub fn refuse_without_library() -> Result<(), String> {
     } else {
         Ok(())
     }
+}
+
+/// What is said of a budget as large as the limit that it is to stay below.
+fn too_near(ram_bytes: u64) -> Option<String> {
+    limits::too_near(ram_bytes).map(|trouble| format!("--ram: {}", trouble.line()))
 }
 
 /// What is said of a compressed tier that is larger than the budget allows.
@@ -165,7 +175,8 @@ fn run_failure(error: RunError) -> Failure {
 }
 
 fn is_disabled() -> bool {
-    env::var_os("FARPAGE_DISABLE").is_some_and(|value| !value.is_empty() && value != "0")
+    let name = join::ENV_DISABLE.to_str().unwrap_or_default();
+    env::var_os(name).is_some_and(|value| join::says_yes(value.as_bytes()))
 }
 
 /// Becomes the command; returns only if that fails.
@@ -215,7 +226,11 @@ fn delivery(asked: DeliveryArg) -> Result<Delivery, Failure> {
 fn ticker() -> Box<dyn FnMut(&Snapshot)> {
     let mut columns = Columns::default();
     Box::new(move |snapshot| {
-        let _ = writeln!(io::stderr(), "{}", columns.row(snapshot));
+        let row = columns.row(snapshot);
+        // Nobody watches the tree while this waits for who reads it: a row is left out instead.
+        if probe::takes_text(&io::stderr()) {
+            let _ = writeln!(io::stderr(), "{row}");
+        }
     })
 }
 

@@ -363,7 +363,7 @@ mod tests {
                 .map_err(|failure| failure.code)
         };
         assert_eq!(number(&["1"]), Ok(0));
-        assert_eq!(number(&["1", "--window", "512"]), Ok(512));
+        assert_eq!(number(&["1", "--window", "128"]), Ok(128));
         assert_eq!(number(&["1", "--window", "uncounted"]), Err(1));
         assert_eq!(
             number(&["1", "--order", "vma", "--window", "uncounted"]),

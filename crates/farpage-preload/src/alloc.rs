@@ -324,7 +324,12 @@ unsafe extern "C" fn extent_alloc(
             *zero = true;
             address as *mut c_void
         }
-        Err(_) => core::ptr::null_mut(),
+        Err(_) => {
+            if *commit {
+                commit::commit(mm(), -(size as i64));
+            }
+            core::ptr::null_mut()
+        }
     }
 }
 

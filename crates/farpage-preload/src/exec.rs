@@ -7,12 +7,12 @@ use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::Ordering;
 
 use farpage::births::{self, Birth};
-use farpage::mm::{fd, mm, mode};
-use farpage::pool::flag;
+use farpage::mm::mm;
 use farpage::trap::{self, Pins};
-use farpage::{join, robust, sys, vfork};
+use farpage::{robust, sys, vfork};
 use farpage_core::kill_point;
 
+use crate::environment::Environment;
 use crate::process::{Strings, environ, pin_string, pin_strings};
 use crate::result;
 
@@ -20,133 +20,6 @@ unsafe extern "C" {
     fn farpage_execl();
     fn farpage_execlp();
     fn farpage_execle();
-    fn farpage_thread_left() -> *mut [u64; 2];
-}
-
-/// Puts `made` where a child that borrows this thread (vfork) leaves it, should it become another program and drop nothing. What the
-/// one before it left, for which this thread has waited, is given back: two pages stayed with each such exec.
-fn leave(made: (u64, u64)) {
-    // SAFETY: the thread's own storage, which the child has to itself; memory of ours, and the exec that it was made for is over.
-    unsafe {
-        let [memory, len] = farpage_thread_left().replace([made.0, made.1]);
-        if len != 0 {
-            let _ = sys::munmap(memory, len);
-        }
-    }
-}
-
-/// Whether a string of an environment tells the pool's descriptor.
-fn names_pool(text: &[u8]) -> bool {
-    text.strip_prefix(join::ENV_POOL.to_bytes())
-        .is_some_and(|rest| rest.first() == Some(&b'='))
-}
-
-/// An environment for a new image that loads the library, even if the program cleared its own. Holds what it made.
-pub struct Environment {
-    pub strings: Strings,
-    made: Option<(u64, u64)>,
-}
-
-impl Environment {
-    /// Whether an image that is started with this would not follow though it should.
-    pub unsafe fn is_missing(envp: Strings) -> bool {
-        // SAFETY: the caller's array.
-        let following = unsafe { Environment::following(envp) };
-        following.made.is_some()
-    }
-
-    /// `envp` itself where nothing is missing (or nothing should follow).
-    pub unsafe fn following(envp: Strings) -> Environment {
-        const PRELOAD: &[u8] = b"LD_PRELOAD=";
-        const TEXT_LEN: u64 = 4096;
-        let plain = Environment {
-            strings: envp,
-            made: None,
-        };
-        let mm = mm();
-        if mm.mode.load(Ordering::Relaxed) == mode::OFF || mm.header().has(flag::NO_FOLLOW) {
-            return plain;
-        }
-        let library = sys::Num::new(mm.fd(fd::LIBRARY) as u64, 10);
-        let pool = sys::Num::new(mm.fd(fd::POOL) as u64, 10);
-        let (mut count, mut preload, mut has_pool) = (0usize, None, false);
-        // SAFETY: a NULL-terminated array of C strings, or none (clearenv leaves none).
-        unsafe {
-            while !envp.is_null() && !(*envp.add(count)).is_null() {
-                let text = CStr::from_ptr(*envp.add(count)).to_bytes();
-                has_pool |= names_pool(text);
-                if text.starts_with(PRELOAD) {
-                    preload = Some(&text[PRELOAD.len()..]);
-                }
-                count += 1;
-            }
-        }
-        let path = [b"/proc/self/fd/".as_slice(), library.text().as_bytes()];
-        let loaded = preload.is_some_and(|value| {
-            value
-                .split(|&b| b == b':' || b == b' ')
-                .any(|item| item.strip_prefix(path[0]) == Some(path[1]))
-        });
-        let theirs = preload.unwrap_or_default();
-        let len = ((count + 3) * 8) as u64 + TEXT_LEN + theirs.len() as u64;
-        if loaded && has_pool {
-            return plain;
-        }
-        let Ok(memory) = sys::engine_memory(len) else {
-            return plain;
-        };
-        if !mm.is_own() {
-            leave((memory, len));
-        }
-        let array = memory as *mut *const c_char;
-        let mut text = memory + ((count + 3) * 8) as u64;
-        let mut put = |parts: &[&[u8]]| {
-            let start = text;
-            for part in parts.iter().chain(&[b"\0".as_slice()]) {
-                // SAFETY: both variables fit TEXT_LEN plus the program's own LD_PRELOAD.
-                unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), text as *mut u8, part.len()) };
-                text += part.len() as u64;
-            }
-            start as *const c_char
-        };
-        let colon: &[u8] = if theirs.is_empty() { b"" } else { b":" };
-        let ours = [
-            put(&[PRELOAD, path[0], path[1], colon, theirs]),
-            put(&[join::ENV_POOL.to_bytes(), b"=", pool.text().as_bytes()]),
-        ];
-        let mut at = 0;
-        // SAFETY: the array has room for count + 3 pointers; the source holds count strings.
-        unsafe {
-            for i in 0..count {
-                let entry = *envp.add(i);
-                let bytes = CStr::from_ptr(entry).to_bytes();
-                let replaced = bytes.starts_with(PRELOAD) || names_pool(bytes);
-                if !replaced {
-                    array.add(at).write(entry);
-                    at += 1;
-                }
-            }
-            for entry in ours {
-                array.add(at).write(entry);
-                at += 1;
-            }
-        }
-        Environment {
-            strings: array as Strings,
-            made: Some((memory, len)),
-        }
-    }
-}
-
-impl Drop for Environment {
-    fn drop(&mut self) {
-        let Some((memory, len)) = self.made else { return };
-        if !mm().is_own() {
-            return leave((0, 0));
-        }
-        // SAFETY: memory of ours that nobody refers to any more.
-        let _ = unsafe { sys::munmap(memory, len) };
-    }
 }
 
 /// An exec under way: tells the supervisor that what comes next may not be ours any more. A dormant process stays so, or the new image

@@ -12,7 +12,7 @@ use farpage::pool::is_managed;
 use farpage::trap::{self, Pins};
 use farpage::{fork, join, sigmask, sys, vfork};
 
-use crate::exec::Environment;
+use crate::environment::Environment;
 use crate::io::made_if_hiding;
 use crate::plain::Plain;
 use crate::real::{self, Real, call_real};

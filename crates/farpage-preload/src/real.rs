@@ -19,7 +19,7 @@ macro_rules! real_functions {
 
 real_functions! {
     __register_atfork fork _Fork daemon forkpty clone posix_spawn posix_spawnp system popen pclose pthread_create pthread_getattr_np
-    pthread_attr_setaffinity_np
+    pthread_attr_setaffinity_np pthread_attr_setsigmask_np setlocale
     _dl_find_object __libc_single_threaded
     sigaction signal siginterrupt sigaltstack sigsuspend ppoll pselect epoll_pwait epoll_pwait2
     readv writev preadv pwritev preadv64 pwritev64 preadv2 pwritev2 preadv64v2 pwritev64v2

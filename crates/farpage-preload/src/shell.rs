@@ -11,7 +11,7 @@ use farpage::mm::mm;
 use farpage::pool::is_managed;
 use farpage::sys;
 
-use crate::exec::Environment;
+use crate::environment::Environment;
 use crate::process::{Strings, environ, posix_spawn};
 use crate::result;
 

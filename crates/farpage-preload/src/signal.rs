@@ -197,6 +197,10 @@ pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::
             new,
             &mut before
         );
+        let is_left = wanted.is_some_and(|stack| stack.ss_sp != before.ss_sp);
+        if done == 0 && is_left && before.ss_sp != ours.ss_sp {
+            crate::threads::let_go(&before);
+        }
         if done == 0
             && let Some(old) = old.as_mut()
         {
@@ -392,6 +396,6 @@ fn dormant_syscall(nr: i64, args: [u64; 6]) -> i64 {
     done
 }
 
-fn refuses_rings(mm: &Mm) -> bool {
+pub(crate) fn refuses_rings(mm: &Mm) -> bool {
     mm.mode.load(Ordering::Relaxed) != mode::OFF && !mm.header().has(flag::ALLOW_IO_URING)
 }

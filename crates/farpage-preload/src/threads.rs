@@ -1,7 +1,7 @@
 //! Threads: each gets an alternate signal stack, because a fault on a swapped page of its own stack (a coroutine on malloc'd
 //! memory) can't be delivered there. Stacks the program supplies itself: [`crate::placed`].
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use farpage::activate::activate;
@@ -11,6 +11,7 @@ use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
 use farpage::robust;
 use farpage::sigmask::{self, Belief};
+use farpage::stacks;
 use farpage::{sys, syscalls, trap};
 
 use crate::internal;
@@ -193,6 +194,30 @@ pub unsafe extern "C" fn pthread_attr_setaffinity_np(
     })
 }
 
+/// The same of its mask.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut c_void, mask: *const c_void) -> c_int {
+    internal::outside(|| {
+        call_real!(
+            pthread_attr_setsigmask_np as fn(*mut c_void, *const c_void) -> c_int,
+            attributes,
+            mask
+        )
+    })
+}
+
+/// A thread that starts looks at the locale before it lets signals through.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setlocale(category: c_int, name: *const c_char) -> *mut c_char {
+    internal::outside(|| {
+        call_real!(
+            setlocale as fn(c_int, *const c_char) -> *mut c_char,
+            category,
+            name
+        )
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -286,6 +311,23 @@ pub fn keep_named(nr: i64, args: [u64; 6], done: i64) {
         // The selector of PR_SET_SYSCALL_USER_DISPATCH.
         libc::SYS_prctl => keep(args[4], 1),
         _ => {}
+    }
+}
+
+/// Lets an alternate stack be evicted again that a thread has left: but for the pages at its ends, which may be others' too.
+pub fn let_go(stack: &libc::stack_t) {
+    let (address, len) = (stack.ss_sp as u64, stack.ss_size as u64);
+    if stack.ss_flags & libc::SS_DISABLE != 0 || !is_managed(address) {
+        return;
+    }
+    for [start, length] in &KEPT {
+        if length.load(Ordering::Acquire) as u64 == len {
+            let _ = start.compare_exchange(address as usize, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+    let (first, end) = (address.next_multiple_of(PAGE), (address + len) / PAGE * PAGE);
+    if first < end {
+        stacks::let_go(first, end - first);
     }
 }
 

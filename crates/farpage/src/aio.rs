@@ -22,8 +22,9 @@ const NUMBER_BITS: u32 = 6;
 
 const PREADV: u16 = 7;
 const RING_HEADER: u64 = 32;
-/// Between two looks at the ring: about 2 us.
-const PAUSES: u32 = 64;
+/// Between two looks at the ring, and looks between two questions whether to go on: about 0.2 us and 2 us.
+const PAUSES: u32 = 8;
+const LOOKS: u32 = 8;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -137,9 +138,11 @@ impl Ring {
             header[1].load(Ordering::Relaxed),
             header[2].load(Ordering::Relaxed),
         );
+        let mut looks = 0u32;
         while header[3].load(Ordering::Acquire) == head {
             (0..PAUSES).for_each(|_| core::hint::spin_loop());
-            if !goes_on() {
+            looks += 1;
+            if looks.is_multiple_of(LOOKS) && !goes_on() {
                 return None;
             }
         }
@@ -210,7 +213,7 @@ impl Aio {
                 break;
             };
             let count = tiers::read_pieces(&blocks, context, pieces);
-            let (file, offset) = tiers::file_of(mm, &blocks);
+            let (file, offset) = tiers::file_of(mm, blocks.first);
             let area = &mm.header().area[usize::from(blocks.first.0)];
             depth = depth.min(area.pace.depth(now));
             self.requests[added] = Request {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use farpage_core::units::{PAGE_SIZE, format_size};
@@ -23,8 +23,9 @@ const FREE_SHARE: (u64, u64) = (9, 10);
 const AREA_MIN: u64 = 1 << 20;
 /// A disk that was full has room again when so much of it is free, in bytes.
 const SPACE_MIN: u64 = 4 << 20;
-/// So much of a file or device is looked at for somebody's data.
-const HEAD: usize = 64 << 10;
+/// So much of a file or device is looked at for somebody's data, and is never written: what was nobody's stays so, whatever ends the tree. All
+/// common file systems have their mark in it (btrfs 64 KiB from the beginning).
+const HEAD: usize = 1 << 20;
 /// So much of a file is given back at once.
 const SHRUNK_BY: u64 = 64 << 20;
 /// What mkswap writes at the end of the first page.
@@ -39,40 +40,23 @@ pub struct OpenArea {
     pub traits: u64,
     /// As in [`PathSpec`].
     pub priority: Option<u16>,
-    /// The first page of what was there before, and is there again when the area is given back. None: made by us, without a name in any
-    /// directory, and gone with what it holds when the last descriptor is closed.
-    head: Option<Vec<u8>>,
+    /// Where its first block lies, in bytes.
+    pub start: u64,
+    /// Made by us, or empty before, without a name in any directory: gone with what it holds when the last descriptor is closed.
+    is_unlinked: bool,
 }
 
 impl OpenArea {
     /// Whether all of it is gone with its last descriptor.
     #[must_use]
     pub fn is_unlinked(&self) -> bool {
-        self.head.is_none()
+        self.is_unlinked
     }
 
     /// Whether its disk has room for more of it, as far as the file system tells. A device has no other.
     pub fn has_space(&self) -> bool {
         let is_file = self.file.metadata().is_ok_and(|meta| meta.is_file());
         !is_file || free_bytes(&self.file, Path::new(&self.name)).is_ok_and(|free| free >= SPACE_MIN)
-    }
-
-    /// Nothing is in it any more: the sign by which it was known to be nobody's data is, and is again next time. If that fails it is left:
-    /// a place whose beginning holds data is refused. Without effect on what is unlinked.
-    pub fn give_back(&self) {
-        let Some(head) = &self.head else {
-            return;
-        };
-        // Not past the page cache: this is a few bytes from wherever they lie.
-        let again = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let Ok(file) = OpenOptions::new().write(true).open(again) else {
-            return;
-        };
-        let zeros = vec![0; HEAD];
-        let was_empty = head.iter().all(|&byte| byte == 0);
-        let _ = file
-            .write_all_at(if was_empty { &zeros } else { head }, 0)
-            .and_then(|()| file.sync_data());
     }
 
     /// Nothing is in it any more: gives back another part of the space of what is unlinked, though processes may have it open; whether some
@@ -100,7 +84,14 @@ pub fn open_path(spec: &PathSpec) -> Result<OpenArea, String> {
         Place::Whole(area) => area,
         Place::Directory => sized(unlinked_in(path)?, path, size)?,
         Place::Free => sized(without_name(created(path)?, path)?, path, size)?,
-        Place::Empty(file) => sized(without_name(file, path)?, path, size)?,
+        Place::Empty(file) => {
+            // What is refused keeps its name.
+            let area = sized(file, path, size)?;
+            OpenArea {
+                file: without_name(area.file, path)?,
+                ..area
+            }
+        }
     };
     Ok(OpenArea {
         priority: spec.priority,
@@ -116,7 +107,7 @@ pub fn look_at_all(specs: &[AreaSpec]) -> Vec<(&PathSpec, Result<u64, String>)> 
         let (path, size) = (spec.path.as_path(), spec.size);
         let on = match look_at(path, size)? {
             Place::Whole(area) => {
-                let bytes = area.blocks * PAGE_SIZE as u64;
+                let bytes = area.start + area.blocks * PAGE_SIZE as u64;
                 held.push(area);
                 return Ok(bytes);
             }
@@ -173,6 +164,10 @@ fn look_at(path: &Path, size: Option<u64>) -> Result<Place, String> {
             path.display()
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match misread_size(path) {
+            None if is_bare(path) => Err(format!(
+                "--swap {0}: there is no such file, device or directory; check the word (compressed?), or give ./{0} for a new file of that name",
+                path.display()
+            )),
             None => Ok(Place::Free),
             Some(word) => Err(format!(
                 "--swap {}: {word:?} is no size (64M, 2G); a new file of that very name must be created beforehand",
@@ -213,12 +208,20 @@ fn open_direct(options: &mut OpenOptions, path: &Path, flags: i32) -> io::Result
 }
 
 fn unlinked_in(path: &Path) -> Result<File, String> {
-    open_direct(&mut OpenOptions::new(), path, libc::O_TMPFILE | libc::O_EXCL).map_err(|e| {
-        format!(
-            "--swap {}: cannot make an unlinked file there: {e}; name another directory",
-            path.display()
-        )
-    })
+    match open_direct(&mut OpenOptions::new(), path, libc::O_TMPFILE | libc::O_EXCL) {
+        // Not every file system has files that never had a name (NFS, FAT, 9p).
+        Err(e)
+            if matches!(
+                e.raw_os_error(),
+                Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)
+            ) =>
+        {
+            let name = path.join(format!(".farpage-{}", std::process::id()));
+            without_name(created(&name)?, &name)
+        }
+        Err(e) => Err(refusal(path, "cannot make an unlinked file there", &e)),
+        Ok(file) => Ok(file),
+    }
 }
 
 fn created(path: &Path) -> Result<File, String> {
@@ -226,10 +229,24 @@ fn created(path: &Path) -> Result<File, String> {
         .map_err(|e| refusal(path, "cannot be created", &e))
 }
 
-/// The open descriptor is all that is needed; without a name nothing can be left behind.
+/// The open descriptor is all that is needed; without a name nothing can be left behind. Of a link the file loses its own name: it would stay
+/// with what was swapped to it.
 fn without_name(file: File, path: &Path) -> Result<File, String> {
-    fs::remove_file(path).map_err(|e| refusal(path, "its name cannot be removed", &e))?;
-    Ok(file)
+    let named = |e: &io::Error| refusal(path, "its name cannot be removed", e);
+    let real = fs::canonicalize(path).map_err(|e| named(&e))?;
+    fs::remove_file(real).map_err(|e| named(&e))?;
+    match file.metadata().map_err(|e| named(&e))?.nlink() {
+        0 => Ok(file),
+        _ => Err(format!(
+            "--swap {}: the file was renamed meanwhile; name another place",
+            path.display()
+        )),
+    }
+}
+
+/// Whether a path is a single word: mistyped, or meant as something else.
+fn is_bare(path: &Path) -> bool {
+    path.parent().is_some_and(|parent| parent.as_os_str().is_empty())
 }
 
 /// The directory that holds the name of a path, if names may be made and removed in it.
@@ -289,9 +306,10 @@ fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String>
         refusal(path, &format!("cannot be made {length} long"), &e)
     })?;
     if size.is_some() {
-        // A size that was asked for is reserved now, so that it can't run out later. Not every file system can.
-        // SAFETY: our own descriptor.
-        unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as i64) };
+        reserve(&file, bytes).map_err(|e| {
+            let _ = file.set_len(0);
+            refusal(path, &format!("{} can't be reserved", format_size(bytes)), &e)
+        })?;
     }
     // Holes in what was reserved could run out after all.
     let punches = if size.is_none() { trait_of::PUNCHES } else { 0 };
@@ -301,35 +319,52 @@ fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String>
         blocks: bytes / PAGE_SIZE as u64,
         name: path.display().to_string(),
         priority: None,
-        head: None,
+        start: 0,
+        is_unlinked: true,
     })
+}
+
+/// A size that was asked for is reserved at once, so that it can't run out later. Not every file system can.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: our own descriptor.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as i64) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => return Err(error),
+            _ => return Ok(()),
+        }
+    }
 }
 
 fn existing(path: &Path, size: Option<u64>) -> Result<Place, String> {
     let shown = path.display();
     refuse_active_swap(path)?;
     let mut probe = File::open(path).map_err(|e| refusal(path, "cannot be opened", &e))?;
-    let length = probe
+    let meta = probe
         .metadata()
-        .map_err(|e| refusal(path, "cannot be looked at", &e))?
-        .len();
+        .map_err(|e| refusal(path, "cannot be looked at", &e))?;
     let file = open_direct(&mut OpenOptions::new(), path, 0)
         .map_err(|e| refusal(path, "cannot be opened for writing", &e))?;
-    if length == 0 {
-        return Ok(Place::Empty(file));
-    }
     // Until the last process of the tree has closed it. Two trees once wrote over each other's pages.
     if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
         return Err(format!(
             "--swap {shown}: the file is in use by another farpage run, or locked by another program; name another"
         ));
     }
-    let head = nobodys_head(&mut probe).ok_or_else(|| {
-        format!(
+    match (meta.len(), meta.nlink()) {
+        (0, 1) => Ok(Place::Empty(file)),
+        (0, _) => Err(format!(
+            "--swap {shown}: the file has other names (hard links), by which it would stay; name a new file"
+        )),
+        _ if !is_nobodys(&mut probe) => Err(format!(
             "--swap {shown}: the file holds data that is not farpage's; name a new file or remove this one"
-        )
-    })?;
-    whole(file, head, path, length, size).map(Place::Whole)
+        )),
+        (length, _) => whole(file, path, length, size).map(Place::Whole),
+    }
 }
 
 fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
@@ -343,27 +378,28 @@ fn device(path: &Path, size: Option<u64>) -> Result<OpenArea, String> {
             _ => refusal(path, "the device cannot be opened", &e),
         })?;
     let mut probe = File::open(path).map_err(|e| refusal(path, "the device cannot be read", &e))?;
-    let head = nobodys_head(&mut probe).ok_or_else(|| {
-        format!(
+    if !is_nobodys(&mut probe) {
+        return Err(format!(
             "--swap {shown}: the device holds data; if it may be lost, clear it with `wipefs -a {shown}` and \
-             zero its first 64 KiB"
-        )
-    })?;
+             `dd if=/dev/zero of={shown} bs=1M count=1`"
+        ));
+    }
     let length = io::Seek::seek(&mut probe, io::SeekFrom::End(0))
         .map_err(|e| refusal(path, "the device does not tell its size", &e))?;
-    whole(file, head, path, length, size)
+    whole(file, path, length, size)
 }
 
-fn whole(file: File, head: Vec<u8>, path: &Path, length: u64, size: Option<u64>) -> Result<OpenArea, String> {
+fn whole(file: File, path: &Path, length: u64, size: Option<u64>) -> Result<OpenArea, String> {
     let shown = path.display();
     let bytes = size.unwrap_or(length);
-    let (have, want, min) = (format_size(length), format_size(bytes), format_size(AREA_MIN));
-    if length < AREA_MIN {
+    let least = HEAD as u64 + AREA_MIN;
+    let (have, want, min) = (format_size(length), format_size(bytes), format_size(least));
+    if length < least {
         return Err(format!(
             "--swap {shown}: is {have} long, at least {min} is needed; name a larger one"
         ));
     }
-    if !(AREA_MIN..=length).contains(&bytes) {
+    if !(least..=length).contains(&bytes) {
         return Err(format!(
             "--swap {shown}: is {have} long, {want} can't be used of it; give a size from {min} to {have}, or none"
         ));
@@ -371,10 +407,11 @@ fn whole(file: File, head: Vec<u8>, path: &Path, length: u64, size: Option<u64>)
     Ok(OpenArea {
         traits: traits_of_disk(&file),
         file,
-        blocks: bytes / PAGE_SIZE as u64,
+        blocks: (bytes - HEAD as u64) / PAGE_SIZE as u64,
         name: shown.to_string(),
         priority: None,
-        head: Some(head),
+        start: HEAD as u64,
+        is_unlinked: false,
     })
 }
 
@@ -402,23 +439,19 @@ fn traits_of_disk(file: &File) -> u64 {
     traits
 }
 
-/// The first page of what is empty at its beginning, or formatted as swap and not active: nobody's data.
-fn nobodys_head(file: &mut File) -> Option<Vec<u8>> {
+/// Whether it is empty at its beginning, or formatted as swap and not active.
+fn is_nobodys(file: &mut File) -> bool {
     let mut head = vec![0u8; HEAD];
     let mut filled = 0;
     while filled < head.len() {
         match file.read(&mut head[filled..]) {
             Ok(0) => break,
             Ok(n) => filled += n,
-            Err(_) => return None,
+            Err(_) => return false,
         }
     }
     head.truncate(filled);
-    let is_nobodys = head.iter().all(|&byte| byte == 0)
-        || head.get(PAGE_SIZE - SIGNATURE.len()..PAGE_SIZE) == Some(SIGNATURE);
-    head.truncate(PAGE_SIZE);
-    head.shrink_to_fit();
-    is_nobodys.then_some(head)
+    head.iter().all(|&byte| byte == 0) || head.get(PAGE_SIZE - SIGNATURE.len()..PAGE_SIZE) == Some(SIGNATURE)
 }
 
 fn refuse_active_swap(path: &Path) -> Result<(), String> {
@@ -451,146 +484,4 @@ fn free_bytes(file: &File, path: &Path) -> Result<u64, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::ffi::OsString;
-    use std::thread;
-    use std::time::Duration;
-
-    use super::*;
-
-    /// What is locked by nobody but a child that another test of this process is starting: until its exec it has our descriptors, and with
-    /// them the lock of a file that was closed here.
-    fn once_executed<T>(mut attempt: impl FnMut() -> Result<T, String>) -> Result<T, String> {
-        for _ in 0..1000 {
-            match attempt() {
-                Err(why) if why.contains("in use by another") => thread::sleep(Duration::from_millis(10)),
-                done => return done,
-            }
-        }
-        attempt()
-    }
-
-    fn spec(path: &Path, size: Option<u64>) -> PathSpec {
-        PathSpec {
-            path: path.to_path_buf(),
-            size,
-            priority: None,
-        }
-    }
-
-    #[test]
-    fn only_what_was_not_reserved_is_given_back() {
-        let directory = std::env::temp_dir();
-        let grows = open_path(&spec(&directory, Some(AREA_MIN))).unwrap();
-        assert_eq!(grows.traits & (trait_of::PUNCHES | trait_of::DISCARDS), 0);
-        let whole = open_path(&spec(&directory, None)).unwrap();
-        assert_ne!(whole.traits & trait_of::PUNCHES, 0);
-    }
-
-    /// The sizes and contents of all files in a directory, by name.
-    fn contents(directory: &Path) -> Vec<(OsString, Vec<u8>)> {
-        let entries = fs::read_dir(directory).unwrap().flatten();
-        let mut all: Vec<_> = entries
-            .map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap()))
-            .collect();
-        all.sort();
-        all
-    }
-
-    #[test]
-    fn looking_finds_what_opening_would_and_changes_nothing() {
-        let directory = std::env::temp_dir().join(format!("farpage-look-{}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
-        let place = |name: &str| directory.join(name);
-        fs::write(place("empty"), "").unwrap();
-        fs::write(place("zeros"), vec![0; 2 << 20]).unwrap();
-        fs::write(place("short"), vec![0; 2 << 10]).unwrap();
-        fs::write(place("data"), "precious".repeat(1 << 18)).unwrap();
-        let before = contents(&directory);
-        let look = |name: &str, size| {
-            let specs = [AreaSpec::Path(spec(&place(name), size))];
-            once_executed(|| look_at_all(&specs).remove(0).1)
-        };
-        for name in ["", "empty", "free"] {
-            assert_eq!(look(name, Some(3 << 20)), Ok(3 << 20), "{name}");
-            assert!(look(name, None).is_ok_and(|bytes| bytes > 3 << 20), "{name}");
-        }
-        assert_eq!(look("zeros", None), Ok(2 << 20));
-        let refused = [
-            ("", Some(1 << 60)),
-            ("", Some(4096)),
-            ("no/such", None),
-            ("zeros", Some(3 << 20)),
-            ("zeros:x", None),
-            ("short", None),
-            ("data", None),
-        ];
-        for (name, size) in refused {
-            let why = look(name, size).expect_err(name);
-            assert!(why.starts_with("--swap ") && why.contains("; "), "{why}");
-            // How much is free may have changed in between.
-            if size != Some(1 << 60) {
-                let opened = once_executed(|| open_path(&spec(&place(name), size)));
-                assert_eq!(opened.err(), Some(why), "{name}");
-            }
-        }
-        let twice = [
-            AreaSpec::Path(spec(&place("zeros"), None)),
-            AreaSpec::Path(spec(&place("zeros"), None)),
-        ];
-        let second = once_executed(|| {
-            let mut found = look_at_all(&twice);
-            found[0].1.clone().map(|_| found.remove(1).1)
-        });
-        assert!(
-            matches!(&second, Ok(Err(why)) if why.contains("in use")),
-            "{second:?}"
-        );
-        assert_eq!(contents(&directory), before);
-        fs::remove_dir_all(&directory).unwrap();
-    }
-
-    #[test]
-    fn what_is_reserved_for_one_is_not_there_for_the_next() {
-        let directory = std::env::temp_dir();
-        let free = free_bytes(&unlinked_in(&directory).unwrap(), &directory).unwrap();
-        let half = AreaSpec::Path(spec(&directory, Some(free / 5 * 3)));
-        let specs = [half.clone(), AreaSpec::Compressed { limit: None }, half];
-        let found = look_at_all(&specs);
-        assert!(
-            found.len() == 2 && found[0].1.is_ok() && found[1].1.is_err(),
-            "{found:?}"
-        );
-    }
-
-    /// A device that had been used once was refused the next time, and could not join again after it had left.
-    #[test]
-    fn what_was_nobodys_before_is_so_afterwards() {
-        let path = std::env::temp_dir().join(format!("farpage-head-{}", std::process::id()));
-        let mut formatted = vec![0; 2 << 20];
-        formatted[PAGE_SIZE - SIGNATURE.len()..PAGE_SIZE].copy_from_slice(SIGNATURE);
-        for before in [vec![0; 2 << 20], formatted] {
-            fs::write(&path, &before).unwrap();
-            for _ in 0..2 {
-                let spec = spec(&path, None);
-                let area = once_executed(|| open_path(&spec)).expect("nobody's data");
-                area.file.unlock().unwrap();
-                let direct = OpenOptions::new().write(true).open(&path).unwrap();
-                direct.write_all_at(&[7; 96 << 10], 0).unwrap();
-                let again = once_executed(|| open_path(&spec)).err();
-                assert!(again.is_some_and(|why| why.contains("holds data")), "somebody's");
-                area.give_back();
-            }
-            assert_eq!(fs::read(&path).unwrap()[..PAGE_SIZE], before[..PAGE_SIZE]);
-        }
-        fs::remove_file(&path).unwrap();
-    }
-
-    #[test]
-    fn a_word_behind_an_existing_place_was_meant_as_a_size() {
-        assert_eq!(misread_size(Path::new("/tmp:banana")), Some("banana"));
-        assert_eq!(misread_size(Path::new("/tmp:-1")), Some("-1"));
-        assert_eq!(misread_size(Path::new("/no/such/place:x")), None);
-        assert_eq!(misread_size(Path::new("/tmp/file")), None);
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! Memory that is about to become writable, counted before anybody can touch it: what decides when processes become active, and
 //! when memory is refused.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::kill_point;
 
@@ -10,11 +10,15 @@ use crate::mm::{Mm, PAGE};
 use crate::pool::{Header, ProcEntry};
 use crate::sentinel;
 use crate::sys;
+use crate::thread;
 
-/// How long a new limit is waited for before memory is refused, and how long it is not after that, in nanoseconds.
+/// How long a new limit is waited for before memory is refused, and how long after that, or after a refusal, nobody begins to wait anew, in
+/// nanoseconds.
 const PATIENCE_NS: u64 = 500_000_000;
 const BETWEEN_NS: u64 = 100_000_000;
+/// When that was, and which number of limits is waited for.
 static WAITED_NS: AtomicU64 = AtomicU64::new(0);
+static WAITED_FOR: AtomicU32 = AtomicU32::new(0);
 
 /// Whether `len` more bytes could be kept somewhere, were all of them touched.
 #[must_use]
@@ -27,17 +31,38 @@ pub fn room_for(mm: &Mm, len: u64) -> bool {
 /// Waits for the limit to be set anew, at most once in a while: what was promised to others, and to this process before it
 /// was active, is taken off it until then. Memory was refused so while most of the budget was free (once in a run of `make test`; that this was why is inferred).
 fn limit_is_new(header: &Header) -> bool {
-    let (now, set) = (sys::now_ns(), header.limits_set.load(Ordering::Relaxed));
-    let before = WAITED_NS.swap(now, Ordering::Relaxed);
-    if now.saturating_sub(before) < BETWEEN_NS || !header.supervisor_lives() {
+    if !header.supervisor_lives() {
         return false;
     }
-    // Twice: a look that is under way may have begun before this process was active.
-    let is_set = || header.limits_set.load(Ordering::Relaxed).wrapping_sub(set) >= 2;
-    while !is_set() && sys::now_ns().saturating_sub(now) < PATIENCE_NS {
+    let now = sys::now_ns();
+    let left = || {
+        WAITED_FOR
+            .load(Ordering::Relaxed)
+            .wrapping_sub(header.limits_set.load(Ordering::Relaxed)) as i32
+    };
+    let before = WAITED_NS.load(Ordering::Relaxed);
+    if now.saturating_sub(before) >= BETWEEN_NS {
+        // Twice: a look that is under way may have begun before this process was active. Threads that begin together wait for nearly the same.
+        WAITED_FOR.store(
+            header.limits_set.load(Ordering::Relaxed).wrapping_add(2),
+            Ordering::Relaxed,
+        );
+        WAITED_NS.store(now, Ordering::Relaxed);
+    } else if left() <= 0 {
+        // Who asks again and again does not wait again and again.
+        WAITED_NS.store(now, Ordering::Relaxed);
+        return false;
+    }
+    // Another thread's wait is this one's too: it was refused at once what the first one got a moment later.
+    while left() > 0 && sys::now_ns().saturating_sub(now) < PATIENCE_NS {
         header.nap(1000);
     }
-    is_set()
+    left() <= 0
+}
+
+/// In a forked child, which waits for itself.
+pub fn forget() {
+    WAITED_NS.store(0, Ordering::Relaxed);
 }
 
 /// Counts memory that is about to become writable, and becomes active if that is too much for the tree. Counted first: four
@@ -46,6 +71,10 @@ fn limit_is_new(header: &Header) -> bool {
 pub fn grow(mm: &Mm, bytes: u64) {
     commit(mm, bytes as i64);
     activate::on_growth(mm);
+    if mm.is_active() && mm.is_own() {
+        // Where it could not be started for want of processes there may be some by now.
+        thread::start_reclaimer(mm);
+    }
     if !mm.is_active() {
         if let Some(entry) = mm.entry_opt() {
             promise(mm.header(), entry);

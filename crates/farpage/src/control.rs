@@ -218,10 +218,8 @@ impl Server {
         self.is_shrinking
     }
 
-    /// The tree has ended: so has the request, and nothing is in any area.
+    /// The tree has ended: so has the request.
     pub fn end(&mut self) {
-        let named = self.files.iter().flatten().filter(|area| !area.is_unlinked());
-        named.for_each(OpenArea::give_back);
         let phase = self.pool.header().control.phase.load(Ordering::Acquire);
         if matches!(phase, phase::ASKED | phase::RUNNING) {
             self.fail("the tree has ended meanwhile");
@@ -362,6 +360,8 @@ impl Server {
         let used = tier.left(&self.pool);
         if used < *left {
             (*left, *since_ns, *looks, *look_ns) = (used, now, 0, now + LOOK_NS);
+            *no_room = control.no_room.load(Ordering::Relaxed);
+            *unreadable = control.unreadable.load(Ordering::Relaxed);
         }
         if let Tier::Area(index) = tier
             && used > 0
@@ -489,9 +489,7 @@ impl Server {
         if self.is_shrinking {
             return;
         }
-        if let Some(area) = self.files[index].take() {
-            area.give_back();
-        }
+        self.files[index] = None;
         self.answer(phase::DONE);
     }
 }

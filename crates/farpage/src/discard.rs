@@ -9,11 +9,12 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices;
 use farpage_core::kill_point;
 use farpage_core::stats::Counter;
 
-use crate::mm::{Mm, PAGE, fd};
+use crate::mm::{Mm, PAGE};
 use crate::pool::trait_of;
 use crate::sys;
 use crate::tiers;
@@ -61,19 +62,19 @@ fn forget(mm: &Mm, cluster: u32) -> bool {
         return false;
     }
     let traits = mm.header().area[index].traits.load(Ordering::Relaxed);
-    let file = mm.fd(fd::AREAS + index as i32) as u64;
-    let from = u64::from(cluster - device.first_cluster) * farpage_core::cluster::CLUSTER_SLOTS as u64 * PAGE;
+    let block = u64::from(cluster - device.first_cluster) * CLUSTER_SLOTS as u64;
+    let (file, from) = tiers::file_of(mm, (index as u8, block));
     let len = device.capacity(cluster) as u64 * PAGE;
     let range = [from, len];
     // SAFETY: the blocks of a locked empty cluster, see the file's note; range outlives the call.
     let result = unsafe {
         if traits & trait_of::PUNCHES != 0 {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            sys::call(libc::SYS_fallocate, [file, mode as u64, from, len, 0, 0])
+            sys::call(libc::SYS_fallocate, [file as u64, mode as u64, from, len, 0, 0])
         } else {
             sys::call(
                 libc::SYS_ioctl,
-                [file, BLKDISCARD, range.as_ptr() as u64, 0, 0, 0],
+                [file as u64, BLKDISCARD, range.as_ptr() as u64, 0, 0, 0],
             )
         }
     };

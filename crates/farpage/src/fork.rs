@@ -21,6 +21,7 @@ use farpage_core::page_state::{Kind, PIN_MAX, PageState};
 use farpage_core::stats::Counter;
 
 use crate::cleanup;
+use crate::commit;
 use crate::cow;
 use crate::engine_stack;
 use crate::errand;
@@ -297,6 +298,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     swapoff::forget();
     in_flight::forget();
     errand::forget();
+    commit::forget();
     file_limit::forget();
     heirs::drop_content(mm);
     residency::forget_locks();

@@ -23,6 +23,15 @@ use crate::{activate, sentinel};
 
 /// Names the pool's descriptor in the environment of every process of the tree.
 pub const ENV_POOL: &CStr = c"FARPAGE_POOL_FD";
+/// Leaves what is started with it alone.
+pub const ENV_DISABLE: &CStr = c"FARPAGE_DISABLE";
+
+/// Whether a switch in the environment is on: it has a value, and none that says no.
+#[must_use]
+pub fn says_yes(value: &[u8]) -> bool {
+    const NO: [&[u8]; 7] = [b"", b"0", b"n", b"no", b"f", b"false", b"off"];
+    !NO.iter().any(|no| value.eq_ignore_ascii_case(no))
+}
 
 /// Attaches this process to the tree's pool, dormant (active at once with `--eager`). Without a pool the library does nothing.
 ///

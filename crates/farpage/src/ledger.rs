@@ -409,7 +409,9 @@ impl Ledger {
             (count(Counter::Pswpin) + count(Counter::Zswpin)).saturating_sub(count(Counter::Pgmajfault));
         let now = (count(Counter::Allocstall), ahead);
         let before = core::mem::replace(&mut self.demand, now);
-        now.0 != before.0 || now.1 >= before.1 + AHEAD_MANY
+        // What is read to empty an area is no demand: pages it was promised room for would find none.
+        let is_emptied = self.pool.header().control.job.load(Ordering::Relaxed) != 0;
+        now.0 != before.0 || (now.1 >= before.1 + AHEAD_MANY && !is_emptied)
     }
 
     /// `promises` and `now` are of the tick's start.

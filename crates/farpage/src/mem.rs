@@ -35,8 +35,17 @@ pub use crate::residency::{mincore, mlock};
 
 /// Smaller anonymous mappings stay with the kernel: they are thread-local arenas, guard pages and the like.
 const MANAGE_MIN: u64 = 128 << 10;
-/// Mappings larger than this are address-space reservations that may exceed the managed range; left to the kernel.
-const MANAGE_MAX: u64 = MANAGED_LEN / 4;
+/// Mappings larger than this are address-space reservations that may exceed the managed range; left to the kernel. (.NET reserves 256 GiB
+/// and 4 KiB, or twice the RAM if that is more.)
+const MANAGE_MAX: u64 = MANAGED_LEN / 4 + (1 << 30);
+const RESERVE_MAX: u64 = MANAGED_LEN / 2;
+/// Where the programs of the Glasgow Haskell compiler ask for the addresses of their heap, 1 TiB at first. Refused, they ask for an eighth
+/// less, again and again; so they do where addresses are limited.
+const GHC_HEAP: core::ops::Range<u64> = 0x42_0000_0000..0x42_0010_0000;
+/// So large a mapping (pages) is address space for more than it will hold, a WebAssembly memory's 8 GiB for example; those together leave
+/// the last quarter of the managed range to others: hundreds of them had left malloc nothing.
+const ROOMY: u64 = (4 << 30) / PAGE;
+const BELOW_ROOMY: u64 = MANAGED_PAGES / 4 * 3;
 /// A hint below 4 GiB for a small mapping is a wish for 32-bit pointers (JIT compilers).
 const LOW_HINT: u64 = 4 << 30;
 const LOW_HINT_MAX: u64 = 64 << 20;
@@ -85,9 +94,20 @@ impl Map {
 
     fn is_eligible(&self) -> bool {
         let low = self.addr != 0 && self.addr < LOW_HINT && self.len < LOW_HINT_MAX;
-        let size = (MANAGE_MIN..=MANAGE_MAX).contains(&self.len);
+        let most = if self.prot == libc::PROT_NONE {
+            RESERVE_MAX
+        } else {
+            MANAGE_MAX
+        };
+        let size = (MANAGE_MIN..=most).contains(&self.len);
         let is_aligned = self.offset.is_multiple_of(PAGE);
         self.is_plain() && !self.is_fixed() && size && !low && is_aligned && self.prot & libc::PROT_EXEC == 0
+    }
+
+    /// Whether who asks for so much will ask for less, which can be managed.
+    fn is_too_large_a_try(&self) -> bool {
+        let reserves = self.prot == libc::PROT_NONE && self.flags & libc::MAP_NORESERVE != 0;
+        self.len > MANAGE_MAX && reserves && !self.is_fixed() && GHC_HEAP.contains(&self.addr)
     }
 
     fn args(&self) -> [u64; 6] {
@@ -130,6 +150,9 @@ pub fn mmap(request: Map) -> i64 {
     let mm = mm();
     if mm.mode.load(Ordering::Acquire) == mode::OFF {
         return request.kernel();
+    }
+    if request.is_too_large_a_try() {
+        return ENOMEM;
     }
     let place = managed_pages(request.addr, request.len);
     let hinted = request.prot == libc::PROT_NONE && request.addr != 0;
@@ -195,8 +218,13 @@ pub fn allocate(len: u64, prot: i32, align: u64) -> Result<u64, Errno> {
 fn map_anywhere(mm: &Mm, pages: u64, align: u64, prot: i32) -> Result<u64, Errno> {
     const TRIES: u32 = 8;
     let mut result = Err(Errno(libc::ENOMEM));
+    let below = if pages >= ROOMY {
+        BELOW_ROOMY
+    } else {
+        MANAGED_PAGES
+    };
     for _ in 0..TRIES {
-        let page = reserve(mm, pages, align)?;
+        let page = reserve(mm, below, pages, align)?;
         result = map_at(mm, page, pages, prot);
         if result != Err(Errno(libc::EEXIST)) {
             break;
@@ -229,13 +257,11 @@ pub fn note_foreign(mm: &Mm, lo: u64, hi: u64) {
     }
 }
 
-/// A free place for so many pages in the managed range, taken in the map; the first page.
-pub fn reserve(mm: &Mm, pages: u64, align: u64) -> Result<u64, Errno> {
+/// A free place for so many pages in the managed range, below page `below` of it, taken in the map; the first page.
+pub fn reserve(mm: &Mm, below: u64, pages: u64, align: u64) -> Result<u64, Errno> {
     let mut maps = mm.maps.lock();
     let maps = maps.as_mut().ok_or(Errno(libc::ENOMEM))?;
-    let page = maps
-        .find_gap(0, MANAGED_PAGES, pages, align)
-        .ok_or(Errno(libc::ENOMEM))?;
+    let page = maps.find_gap(0, below, pages, align).ok_or(Errno(libc::ENOMEM))?;
     maps.insert(page, page + pages).map_err(|_| Errno(libc::ENOMEM))?;
     mm.top_page.fetch_max(page + pages, Ordering::Relaxed);
     Ok(page)

@@ -292,7 +292,8 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     let mut request = request;
     if !fixed {
         let pages = request.new_len / PAGE;
-        let Ok(page) = reserve(mm, pages, if pages >= CHUNK_PAGES { CHUNK_PAGES } else { 1 }) else {
+        let align = if pages >= CHUNK_PAGES { CHUNK_PAGES } else { 1 };
+        let Ok(page) = reserve(mm, MANAGED_PAGES, pages, align) else {
             return ENOMEM;
         };
         request.new = address(page);

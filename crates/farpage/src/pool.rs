@@ -96,6 +96,8 @@ pub struct Area {
     /// 1 while pages may be written to it.
     pub open: AtomicU32,
     pub refusal: Refusal,
+    /// Where its first block lies in the file, in bytes.
+    pub start: AtomicU64,
     /// What tells its descriptors from others: device and inode (0: no file), and the flags to open it with.
     pub dev: AtomicU64,
     pub ino: AtomicU64,

@@ -15,7 +15,7 @@ use farpage_core::units::PAGE_SIZE;
 
 use crate::compress;
 use crate::kept;
-use crate::mm::{Mm, PAGE, fd};
+use crate::mm::{Mm, PAGE};
 use crate::pool::Area;
 use crate::slot_batch::SlotBatch;
 use crate::swapoff::BATCH_MAX;
@@ -65,26 +65,18 @@ impl Batch {
         }
         let mut done = self.lock(mm, entries);
         kill_point!("relocate-locked");
-        let mut context = mm.context();
-        self.load(mm, window.is_none(), &mut context);
+        self.load(mm, window.is_none());
         kill_point!("relocate-loaded");
-        let loaded = self.count(State::Loaded);
-        let room = mm.header().excess(loaded as i64 + thread::headroom(mm)) <= 0;
-        if room {
-            let installed = self.install(mm, has_free_area(mm));
-            control.to_ram.fetch_add(installed, Ordering::Relaxed);
-            done += installed;
-        }
+        let to_ram = self.install_where_room(mm, has_free_area(mm));
+        done += to_ram.unwrap_or(0);
         if self.count(State::Loaded) > 0 {
-            let stored = self.store(mm, &mut context);
+            let stored = self.store(mm);
             control.to_tiers.fetch_add(stored, Ordering::Relaxed);
             done += stored;
         }
-        if room && self.count(State::Loaded) > 0 {
+        if to_ram.is_some() && self.count(State::Loaded) > 0 {
             // The area that was to take what is shared has no slot.
-            let installed = self.install(mm, false);
-            control.to_ram.fetch_add(installed, Ordering::Relaxed);
-            done += installed;
+            done += self.install_where_room(mm, false).unwrap_or(0);
         }
         self.unlock_rest(mm);
         done
@@ -149,7 +141,7 @@ impl Batch {
         renamed
     }
 
-    fn load(&mut self, mm: &Mm, count_windows: bool, context: &mut Context) {
+    fn load(&mut self, mm: &Mm, count_windows: bool) {
         let mut at = 0;
         while at < self.len {
             match SlotWord(self.seen[at]).backing() {
@@ -157,7 +149,8 @@ impl Batch {
                     at = self.read_from(mm, at, count_windows);
                 }
                 Some(Backing::Compressed(_)) if self.state(at) == State::Locked => {
-                    let Context { out, .. } = context;
+                    // Faults want work areas too: none is held while a device is waited for.
+                    let Context { out, .. } = &mut *mm.context();
                     let page = &mut self.content[at];
                     let seen = SlotWord(self.seen[at]);
                     if tiers::unpack(mm.pool(), self.slots[at], seen, out, page).is_some() {
@@ -174,7 +167,7 @@ impl Batch {
 
     /// Reads the blocks of the pages from `first` on that lie in one run of the file; one past the last of them.
     fn read_from(&mut self, mm: &Mm, first: usize, count_windows: bool) -> usize {
-        let Some((area, block)) = tiers::place_of(mm.pool(), self.slots[first]) else {
+        let Some(place) = tiers::place_of(mm.pool(), self.slots[first]) else {
             return first + 1;
         };
         let (mut used, mut wanted, mut next) = (0, 0, self.slots[first]);
@@ -192,12 +185,20 @@ impl Batch {
                 self.pieces[used] = [self.scratch.as_mut_ptr() as u64, gap as u64 * PAGE];
                 used += 1;
             }
-            self.pieces[used] = [self.content[at].as_mut_ptr() as u64, PAGE];
-            (used, wanted, next, end) = (used + 1, wanted + 1, self.slots[at] + 1, at + 1);
+            let to = self.content[at].as_mut_ptr() as u64;
+            match self.pieces[..used].last_mut() {
+                // What goes to one stretch of memory is one piece: the kernel looks for the pages of each.
+                Some([from, len]) if *from + *len == to => *len += PAGE,
+                _ => {
+                    self.pieces[used] = [to, PAGE];
+                    used += 1;
+                }
+            }
+            (wanted, next, end) = (wanted + 1, self.slots[at] + 1, at + 1);
         }
-        let file = mm.fd(fd::AREAS + i32::from(area));
+        let (file, offset) = tiers::file_of(mm, place);
         // SAFETY: the pieces are pages of this batch and its scratch pages.
-        let read = unsafe { sys::transfer_all(file, false, &mut self.pieces[..used], block * PAGE) };
+        let read = unsafe { sys::transfer_all(file, false, &mut self.pieces[..used], offset) };
         let header = mm.header();
         if read.is_ok() {
             header.count(Counter::Pswpin, wanted);
@@ -216,7 +217,10 @@ impl Batch {
             }
             let right = match read {
                 Ok(()) => true,
-                Err(_) => self.read_one(file, at, block + u64::from(self.slots[at] - self.slots[first])),
+                Err(_) => {
+                    let behind = u64::from(self.slots[at] - self.slots[first]) * PAGE;
+                    self.read_one(file, at, offset + behind)
+                }
             };
             if right && tiers::checksum(self.content(at)) == crc {
                 self.set(at, State::Loaded);
@@ -228,10 +232,10 @@ impl Batch {
     }
 
     /// After a read of many failed: one page of them may be readable.
-    fn read_one(&mut self, file: i32, at: usize, block: u64) -> bool {
+    fn read_one(&mut self, file: i32, at: usize, offset: u64) -> bool {
         let mut piece = [[self.content[at].as_mut_ptr() as u64, PAGE]];
         // SAFETY: a page of this batch.
-        unsafe { sys::transfer_all(file, false, &mut piece, block * PAGE) }.is_ok()
+        unsafe { sys::transfer_all(file, false, &mut piece, offset) }.is_ok()
     }
 
     /// The content is not what it should be. If the slot's word has changed it is elsewhere, and a later pass finds it.
@@ -243,7 +247,31 @@ impl Batch {
         }
     }
 
-    /// Puts loaded pages into RAM, without those that processes share if they can stay shared elsewhere; how many.
+    /// Puts loaded pages into RAM where the limit has room for all of them; how many.
+    fn install_where_room(&mut self, mm: &Mm, not_shared: bool) -> Option<u64> {
+        /// Threads that charge at the same time take the room away from each other, and try again.
+        const TRIES: u32 = 8;
+        let (loaded, headroom) = (self.count(State::Loaded) as i64, thread::headroom(mm));
+        let header = mm.header();
+        for _ in 0..TRIES {
+            if header.excess(loaded + headroom) > 0 {
+                return None;
+            }
+            // Charged first: other threads that look for room meanwhile must not find the same.
+            mm.charge(loaded);
+            if header.excess(headroom) <= 0 {
+                let installed = self.install(mm, not_shared);
+                mm.charge(installed as i64 - loaded);
+                header.control.to_ram.fetch_add(installed, Ordering::Relaxed);
+                return Some(installed);
+            }
+            mm.charge(-loaded);
+            core::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Puts loaded pages, which are charged, into RAM, without those that processes share if they can stay shared elsewhere; how many.
     fn install(&mut self, mm: &Mm, not_shared: bool) -> u64 {
         let table = mm.pool().swap_table();
         let mut done = 0;
@@ -278,7 +306,7 @@ impl Batch {
             let _leaving = mm.entry().puts.begin();
             for at in places.clone() {
                 let page = self.pages[at];
-                mm.count_resident(page, 1);
+                mm.note_resident(page, 1);
                 mm.unlock(page, mm.load(page), PageState::resident());
                 self.set(at, State::Gone);
             }
@@ -288,14 +316,14 @@ impl Batch {
     }
 
     /// Stores loaded pages in new slots; how many.
-    fn store(&mut self, mm: &Mm, context: &mut Context) -> u64 {
+    fn store(&mut self, mm: &Mm) -> u64 {
         let mut slots = SlotBatch::default();
         let (mut done, mut left) = (0, self.count(State::Loaded) as usize);
         for at in 0..self.len {
             if self.state(at) != State::Loaded {
                 continue;
             }
-            let stored = self.store_compressed(mm, at, left, &mut slots, context);
+            let stored = self.store_compressed(mm, at, left, &mut slots);
             done += u64::from(stored);
             if !stored && let Some(slot) = slots.for_file(mm, left) {
                 self.targets[at] = slot;
@@ -306,23 +334,15 @@ impl Batch {
         kill_point!("relocate-placed");
         slots.finish(mm);
         done += self.write_placed(mm);
-        let homeless = self.count(State::Loaded);
-        mm.header().control.no_room.fetch_add(homeless, Ordering::Relaxed);
         done
     }
 
     /// Into the compressed tier, unless that is nearly full itself.
-    fn store_compressed(
-        &mut self,
-        mm: &Mm,
-        at: usize,
-        left: usize,
-        slots: &mut SlotBatch,
-        context: &mut Context,
-    ) -> bool {
+    fn store_compressed(&mut self, mm: &Mm, at: usize, left: usize, slots: &mut SlotBatch) -> bool {
         if writeback::is_due(mm) || mm.header().excess(1) > 0 {
             return false;
         }
+        let context = &mut *mm.context();
         let Some(compressed) = compress::compress(mm, self.pages[at], self.content(at), context) else {
             return false;
         };
@@ -416,6 +436,8 @@ impl Batch {
     }
 
     fn unlock_rest(&mut self, mm: &Mm) {
+        let homeless = self.count(State::Loaded);
+        mm.header().control.no_room.fetch_add(homeless, Ordering::Relaxed);
         for at in 0..self.len {
             if self.state(at) != State::Gone {
                 let page = self.pages[at];

@@ -71,16 +71,57 @@ pub fn restorer() -> u64 {
 
 /// Maps the stub and routes [`sys`] through it.
 pub fn install() -> Result<(), Errno> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: NOREPLACE never takes a mapping away; the page is filled before it is made executable.
+    const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: NOREPLACE never takes a mapping away; the page is ours, and filled before it is made executable.
     unsafe {
-        sys::mmap(STUB_ADDR, STUB_LEN, sys::PROT_RW, flags, -1, 0)?;
-        let page = STUB_ADDR as *mut u8;
-        core::ptr::copy_nonoverlapping(CALL.as_ptr(), page, CALL.len());
-        core::ptr::copy_nonoverlapping(RESTORER.as_ptr(), page.add(RESTORER_OFFSET), RESTORER.len());
-        core::ptr::copy_nonoverlapping(ALTSTACK.as_ptr(), page.add(ALTSTACK_OFFSET), ALTSTACK.len());
-        sys::mprotect(STUB_ADDR, STUB_LEN, libc::PROT_READ | libc::PROT_EXEC)?;
+        sys::mmap(STUB_ADDR, STUB_LEN, sys::PROT_RW, FLAGS, -1, 0)?;
+        fill();
+        if sys::mprotect(STUB_ADDR, STUB_LEN, libc::PROT_READ | libc::PROT_EXEC).is_err() {
+            map_file()?;
+        }
     }
     sys::use_stub(STUB_ADDR as usize);
     Ok(())
+}
+
+/// Writes the code to its page.
+///
+/// # Safety
+/// The page is mapped, writable and nobody else's.
+unsafe fn fill() {
+    let page = STUB_ADDR as *mut u8;
+    // SAFETY: all of it fits the page.
+    unsafe {
+        core::ptr::copy_nonoverlapping(CALL.as_ptr(), page, CALL.len());
+        core::ptr::copy_nonoverlapping(RESTORER.as_ptr(), page.add(RESTORER_OFFSET), RESTORER.len());
+        core::ptr::copy_nonoverlapping(ALTSTACK.as_ptr(), page.add(ALTSTACK_OFFSET), ALTSTACK.len());
+    }
+}
+
+/// Puts a file with the same content in the place of the filled page: where memory that could be written is never made executable (systemd's
+/// MemoryDenyWriteExecute, SELinux) a file may be.
+///
+/// # Safety
+/// The page is filled, and nobody uses it yet.
+unsafe fn map_file() -> Result<(), Errno> {
+    let name = c"farpage-stub".as_ptr() as u64;
+    let flags = u64::from(libc::MFD_CLOEXEC);
+    // SAFETY: makes a descriptor, of which nobody else knows; the page is replaced by what it holds.
+    unsafe {
+        let file = sys::call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0])? as i32;
+        let mut pieces = [[STUB_ADDR, STUB_LEN]];
+        let mapped = sys::transfer_all(file, true, &mut pieces, 0).and_then(|()| {
+            let prot = libc::PROT_READ | libc::PROT_EXEC;
+            sys::mmap(
+                STUB_ADDR,
+                STUB_LEN,
+                prot,
+                libc::MAP_PRIVATE | libc::MAP_FIXED,
+                file,
+                0,
+            )
+        });
+        sys::close(file);
+        mapped.map(drop)
+    }
 }

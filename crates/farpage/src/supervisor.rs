@@ -13,8 +13,9 @@ use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -38,7 +39,7 @@ use crate::notices::Notices;
 use crate::pool::{Geometry, Layout, Pool, flag};
 use crate::snapshot::Snapshot;
 use crate::sys::Errno;
-use crate::{sys, tier_files};
+use crate::{sys, tier_files, trees};
 
 /// A tier as the user names it, in order of priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -283,6 +284,24 @@ pub fn refuse_small_files() -> Result<(), String> {
     ))
 }
 
+/// # Errors
+/// One line, where this process belongs to a tree already: its numbers are the same, and one of two budgets would not hold.
+pub fn refuse_nesting() -> Result<(), String> {
+    let said = std::env::var_os(OsStr::from_bytes(ENV_POOL.to_bytes())).unwrap_or_default();
+    // A variable by itself may have come from elsewhere.
+    let link = std::fs::read_link(Path::new("/proc/self/fd").join(said)).unwrap_or_default();
+    if link
+        .as_os_str()
+        .as_bytes()
+        .starts_with(trees::POOL_LINK.as_bytes())
+    {
+        return Err("this process is in the tree of another farpage run, and budgets do not nest; leave `farpage run` out (what is \
+                    started here is in that budget), or start it outside"
+            .to_owned());
+    }
+    Ok(())
+}
+
 /// What `farpage run` needs and could not have, why, and how to mend it.
 fn no_start(what: &str, error: &io::Error) -> RunError {
     let fix = match error.raw_os_error() {
@@ -376,6 +395,9 @@ fn start(
         ENV_POOL.to_str().unwrap_or_default(),
         (base + fd::POOL).to_string(),
     );
+    if std::env::var_os(SKIP_SBRK).is_none() {
+        command.env(SKIP_SBRK, "1");
+    }
     // SAFETY: between fork and exec only dup2 and calls about signals are made. Sources may lie in the target range, so they
     // are first moved above it.
     unsafe {
@@ -387,6 +409,7 @@ fn start(
             for &(from, to) in &wanted {
                 cvt(libc::dup2(from, to))?;
             }
+            leave_range_free();
             signals.restore();
             Ok(())
         });
@@ -394,6 +417,21 @@ fn start(
     command
         .spawn()
         .map_err(|error| not_started(&config.command[0], &error))
+}
+
+/// Google's allocator (gperftools) takes its memory by mmap then, and not from the heap of the kernel's that nobody manages.
+const SKIP_SBRK: &str = "TCMALLOC_SKIP_SBRK";
+
+/// The addresses that are managed lie where the legacy layout of memory (`setarch -L`) has its mappings.
+fn leave_range_free() {
+    const ASK: libc::c_ulong = 0xffff_ffff;
+    // SAFETY: plain calls about this process.
+    unsafe {
+        let now = libc::personality(ASK);
+        if now >= 0 && now & libc::ADDR_COMPAT_LAYOUT != 0 {
+            libc::personality((now & !libc::ADDR_COMPAT_LAYOUT) as libc::c_ulong);
+        }
+    }
 }
 
 /// Why the kernel did not start the command, and how to mend it.

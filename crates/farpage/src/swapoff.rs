@@ -1,11 +1,11 @@
 //! Emptying an area: this process's part of `farpage swapoff`.
 //!
-//! Two threads of each process, started by its reclaimer when the tree has such a job, look for pages of its own that are in the
+//! Four threads of each process, started by its reclaimer when the tree has such a job, look for pages of its own that are in the
 //! area, and give them another place: RAM while there is more of it free than the reclaimers keep ready, else the
 //! compressed tier, else other files (`control` says how the tree agrees on it).
 //!
 //! Which page a slot belongs to is found by a look at all page states once per part of the area: words that name a slot of
-//! the part are collected and sorted by slot, so the device is read in its own order, up to 512 blocks at a time (decision 0014). For
+//! the part are collected and sorted by slot, so the device is read in its own order, up to 128 blocks at a time (decision 0014). For
 //! comparison there are the kernel's ways too: in the order of addresses, with a window read ahead of each page,
 //! of neighbours in memory (`vma`) or in the file (`cluster`).
 //!
@@ -49,7 +49,7 @@ impl Order {
 }
 
 /// Most pages of a batch.
-pub const BATCH_MAX: usize = 512;
+pub const BATCH_MAX: usize = 128;
 /// Windows sized by their hits, where a page found read ahead counts as one; and where it does not.
 pub const WINDOW_COUNTED: u32 = 0;
 pub const WINDOW_UNCOUNTED: u32 = u32::MAX;
@@ -58,18 +58,20 @@ const COUNTED_MAX: u32 = 8;
 /// Greatest fixed window in the order of addresses.
 pub const FIXED_MAX: u32 = 64;
 /// Pages of the budget for one page of a batch and for one page collected.
-const PAGES_PER_BATCHED: i64 = 256;
+const PAGES_PER_BATCHED: i64 = 512;
 const PAGES_PER_LISTED: i64 = 32;
-const BATCH_LEAST: i64 = 64;
-const LISTED: (i64, i64) = (4096, 1 << 22);
+const BATCH_LEAST: i64 = 32;
+const LISTED: (i64, i64) = (2048, 1 << 22);
 /// Sleeps between passes that found nothing, or no room, in microseconds: doubled from the first to the last.
 const NAP_US: (u64, u64) = (2_000, 200_000);
 const IDLE_US: u64 = 10_000_000;
 /// Marks a listed page as read ahead.
 const BROUGHT: u64 = 1 << 63;
 
-/// Threads of a process: while one waits for the device the other installs.
-const LANES: usize = 2;
+/// Threads of a process: while some wait for the device another installs.
+const LANES: usize = 4;
+/// They take so many slots in turn, so the device is still read in its order, nearly.
+const LANE_SLOTS: u32 = BATCH_MAX as u32;
 /// 1 while the thread of a lane runs.
 static STATES: [AtomicU32; LANES] = [const { AtomicU32::new(0) }; LANES];
 
@@ -83,7 +85,7 @@ pub fn start_wanted(mm: &Mm) {
     if mm.header().control.job.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let mains = [main_of::<0> as extern "C" fn() -> !, main_of::<1>];
+    let mains: [extern "C" fn() -> !; LANES] = [main_of::<0>, main_of::<1>, main_of::<2>, main_of::<3>];
     for (state, main) in STATES.iter().zip(mains) {
         if state.swap(1, Ordering::Relaxed) == 0 && thread::spawn(main).is_err() {
             state.store(0, Ordering::Relaxed);
@@ -302,9 +304,8 @@ impl<'a> Job<'a> {
     fn collect(&mut self, slots: core::ops::Range<u32>, room: usize) -> usize {
         let table = self.mm.pool().swap_table();
         let some_moved = self.mm.header().moved.load(Ordering::Relaxed) > 0;
-        // The lanes take clusters in turn, so the device is still read in its order, nearly.
         let mine = |slot: u32| match self.order {
-            Order::Device => slot / CLUSTER_SLOTS as u32 % LANES as u32 == self.lane,
+            Order::Device => is_of(slot, self.lane),
             Order::Vma | Order::Cluster => self.lane == 0,
         };
         let by_content = some_moved || matches!(self.what, What::Compressed);
@@ -410,6 +411,12 @@ impl<'a> Job<'a> {
         }
         done
     }
+}
+
+/// Whether a slot is for the thread of a lane: its own, or one whose thread could not be started.
+fn is_of(slot: u32, lane: u32) -> bool {
+    let its = slot / LANE_SLOTS % LANES as u32;
+    its == lane || STATES[its as usize].load(Ordering::Relaxed) == 0
 }
 
 /// How many of the sorted entries one read brings in: at most `most` pages, without too wide a gap.

@@ -45,7 +45,8 @@ pub fn spawn(body: extern "C" fn() -> !) -> Result<(), Errno> {
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM;
-    let top = sys::engine_memory(STACK_LEN)? + STACK_LEN;
+    let stack = sys::engine_memory(STACK_LEN)?;
+    let top = stack + STACK_LEN;
     let mask = sys::set_mask(!0);
     let ret: i64;
     // SAFETY: the child runs on its own fresh stack and never returns from `body`; the parent continues behind label 2.
@@ -64,11 +65,19 @@ pub fn spawn(body: extern "C" fn() -> !) -> Result<(), Errno> {
         );
     }
     sys::set_mask(mask);
-    sys::check(ret).map(|tid| sys::run_soon(tid as i32))
+    let started = sys::check(ret);
+    if started.is_err() {
+        // SAFETY: mapped above for a thread that there is not.
+        let _ = unsafe { sys::munmap(stack, STACK_LEN) };
+    }
+    started.map(|tid| sys::run_soon(tid as i32))
 }
 
 /// Starts the reclaimer of this process unless it runs.
 pub fn start_reclaimer(mm: &Mm) {
+    if mm.reclaimer.load(Ordering::Relaxed) != 0 {
+        return;
+    }
     if mm.reclaimer.swap(1, Ordering::Relaxed) == 0 && spawn(reclaimer_main).is_err() {
         mm.reclaimer.store(0, Ordering::Relaxed);
     }
@@ -120,6 +129,8 @@ extern "C" fn reclaimer_main() -> ! {
     let mm = mm();
     errand::keep();
     loop {
+        // Before all that is looked for: who asks for it afterwards ends the sleep.
+        let seq = mm.header().reclaim_seq.load(Ordering::SeqCst);
         prefetch::start_wanted(mm);
         mm.watch.make_wanted();
         swapoff::start_wanted(mm);
@@ -128,7 +139,6 @@ extern "C" fn reclaimer_main() -> ! {
             // What went wrong stands in this process's entry.
             let _ = tier_files::follow(mm);
         }
-        let seq = mm.header().reclaim_seq.load(Ordering::SeqCst);
         remote::answer(mm);
         errand::start_wanted(mm);
         in_flight::watch(mm);

@@ -46,6 +46,7 @@ pub fn describe(pool: &Pool, index: usize, file: &OpenArea) -> Result<(), Errno>
     area.descriptor.store(raw, Ordering::Relaxed);
     area.flags.store(flags, Ordering::Relaxed);
     area.traits.store(file.traits, Ordering::Relaxed);
+    area.start.store(file.start, Ordering::Relaxed);
     area.dev.store(dev, Ordering::Relaxed);
     area.blocks.store(blocks, Ordering::Relaxed);
     area.ino.store(ino, Ordering::Release);

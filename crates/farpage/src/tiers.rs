@@ -213,7 +213,7 @@ impl Blocks {
 pub fn load_blocks(mm: &Mm, blocks: &Blocks, context: &mut Context) -> Result<Source, LoadError> {
     let mut pieces = [[0u64; 2]; READ_MAX];
     let used = read_pieces(blocks, context, &mut pieces);
-    let (file, offset) = file_of(mm, blocks);
+    let (file, offset) = file_of(mm, blocks.first);
     let pieces = &mut pieces[..used];
     let start = context.is_waited_for.then(sys::now_ns);
     // SAFETY: bounce pages and scratch page are this holder's alone.
@@ -236,10 +236,10 @@ pub fn load_blocks(mm: &Mm, blocks: &Blocks, context: &mut Context) -> Result<So
     verify_blocks(mm, blocks, context)
 }
 
-/// The descriptor and the offset, in bytes, at which blocks are read.
-pub fn file_of(mm: &Mm, blocks: &Blocks) -> (i32, u64) {
-    let (area, block) = blocks.first;
-    (mm.fd(fd::AREAS + i32::from(area)), block * PAGE)
+/// The descriptor of an area, and the offset of a block in its file, in bytes.
+pub fn file_of(mm: &Mm, (area, block): (u8, u64)) -> (i32, u64) {
+    let start = mm.header().area[usize::from(area)].start.load(Ordering::Relaxed);
+    (mm.fd(fd::AREAS + i32::from(area)), start + block * PAGE)
 }
 
 /// Where the blocks are read to, in no more pieces than blocks; how many pieces.
@@ -280,13 +280,13 @@ pub fn verify_blocks(mm: &Mm, blocks: &Blocks, context: &Context) -> Result<Sour
 /// Reads the blocks of the slots from `first` on, all of one area, to pages in a row, with one call, and verifies them. False:
 /// they are to be read one by one.
 pub fn load_row(mm: &Mm, first: u32, pages: &mut [[u8; PAGE_SIZE]]) -> bool {
-    let Some((area, block)) = place_of(mm.pool(), first) else {
+    let Some(place) = place_of(mm.pool(), first) else {
         return false;
     };
-    let file = mm.fd(fd::AREAS + i32::from(area));
+    let (file, offset) = file_of(mm, place);
     let mut pieces = [[pages.as_mut_ptr() as u64, size_of_val(pages) as u64]];
     // SAFETY: the pages are borrowed mutably.
-    if unsafe { sys::transfer_all(file, false, &mut pieces, block * PAGE) }.is_err() {
+    if unsafe { sys::transfer_all(file, false, &mut pieces, offset) }.is_err() {
         return false;
     }
     let table = mm.pool().swap_table();
@@ -471,9 +471,9 @@ pub fn write_row(mm: &Mm, from: u64, count: u64, first: u32) -> bool {
 
 fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], count: u64) -> bool {
     let bytes = count * PAGE;
-    let file = mm.fd(fd::AREAS + i32::from(area));
+    let (file, offset) = file_of(mm, (area, block));
     // SAFETY: the pages are frames of a block that this thread is storing, or its own: readable and unchanging.
-    let mut result = unsafe { sys::transfer_all(file, true, pieces, block * PAGE) };
+    let mut result = unsafe { sys::transfer_all(file, true, pieces, offset) };
     if result == Err(Errno(libc::EFBIG)) {
         // The limit of this process, and no fault of the area.
         let Some(_lifted) = file_limit::lift() else {
@@ -481,7 +481,7 @@ fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], co
         };
         let left: u64 = pieces.iter().map(|piece| piece[1]).sum();
         // SAFETY: as above; the rest of the pieces.
-        result = unsafe { sys::transfer_all(file, true, pieces, block * PAGE + bytes - left) };
+        result = unsafe { sys::transfer_all(file, true, pieces, offset + bytes - left) };
     }
     let header = mm.header();
     if let Err(error) = result {

@@ -12,6 +12,9 @@ use std::sync::atomic::Ordering;
 use crate::ledger::living;
 use crate::pool::{Header, Pool, entry_state};
 
+/// How /proc shows a descriptor of a pool, at its beginning.
+pub const POOL_LINK: &str = "/memfd:farpage-pool";
+
 /// Supervisors of running trees whose pool this user may open. One that can't be seen goes by a process of its tree.
 #[must_use]
 pub fn running() -> Vec<i32> {
@@ -93,7 +96,7 @@ fn open_pool(pid: i32) -> Option<(File, Pool)> {
 fn pool_among(directory: &Path) -> Option<(File, Pool)> {
     for entry in fs::read_dir(directory.join("fd")).ok()?.flatten() {
         let target = fs::read_link(entry.path()).unwrap_or_default();
-        if target.to_string_lossy().starts_with("/memfd:farpage-pool") {
+        if target.to_string_lossy().starts_with(POOL_LINK) {
             let file = fs::OpenOptions::new()
                 .read(true)
                 .write(true)

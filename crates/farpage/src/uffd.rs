@@ -36,18 +36,17 @@ pub struct Done {
     pub error: Option<Errno>,
 }
 
-/// Opens a userfaultfd. `kernel_faults` asks for faults of system calls too, which needs a privilege; then
-/// /dev/userfaultfd is tried first.
+/// Opens a userfaultfd, by the system call or by /dev/userfaultfd, which a container may have instead. `kernel_faults` asks for faults of
+/// system calls too, which the device gives to who may open it, and the call to the privileged.
 pub fn open(kernel_faults: bool, features: u64) -> Result<i32, Errno> {
     let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+    let flags = flags | if kernel_faults { 0 } else { USER_MODE_ONLY };
+    // SAFETY: opens a descriptor.
+    let by_call = || unsafe { sys::call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) };
     let fd = if kernel_faults {
-        open_device(flags).or_else(|_| {
-            // SAFETY: opens a descriptor.
-            unsafe { sys::call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) }
-        })?
+        open_device(flags).or_else(|_| by_call())?
     } else {
-        // SAFETY: opens a descriptor.
-        unsafe { sys::call(libc::SYS_userfaultfd, [flags | USER_MODE_ONLY, 0, 0, 0, 0, 0])? }
+        by_call().or_else(|why| open_device(flags).map_err(|_| why))?
     };
     let mut api = [0xaau64, features, 0];
     // SAFETY: struct uffdio_api is three u64.

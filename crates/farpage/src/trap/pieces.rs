@@ -34,7 +34,8 @@ fn waits(nr: i64, args: [u64; 6]) -> bool {
         let mode = splittable(nr, args).unwrap_or(0);
         matches!(mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFSOCK)
     };
-    (nr == libc::SYS_read || by_flags) && !readable_now(args[0]) && is_stream()
+    let by_number = matches!(nr, libc::SYS_read | libc::SYS_readv);
+    (by_number || by_flags) && !readable_now(args[0]) && is_stream()
 }
 
 /// Does a transfer with a long managed buffer in pieces; `None` if it need not or can't be split.
@@ -224,10 +225,17 @@ fn vector(
     if entries > 1024 {
         return None;
     }
-    if !is_long(array, entries, most) {
+    let least = WAITING.min(most);
+    if !is_long(array, entries, least) {
         return None;
     }
-    let most = longest_whole(nr, args, offset).filter(|most| is_long(array, entries, *most))?;
+    let most = if reads && waits(nr, args) {
+        least
+    } else if is_long(array, entries, most) {
+        longest_whole(nr, args, offset).filter(|most| is_long(array, entries, *most))?
+    } else {
+        return None;
+    };
     let mut done = 0u64;
     for i in 0..entries {
         let [base, len] = iov_element(array, i)?;
@@ -273,11 +281,16 @@ pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
     }
     let most = piece_bytes(mm());
     let [iov, count] = [header[2], header[3]];
+    let wait = !reads || args[2] & libc::MSG_WAITALL as u64 != 0;
+    let most = if wait || readable_now(args[0]) {
+        most
+    } else {
+        WAITING.min(most)
+    };
     if !is_long(iov, count, most) || splittable(nr, args).is_none() {
         return None;
     }
     let once = reads && header[5] != 0;
-    let wait = !reads || args[2] & libc::MSG_WAITALL as u64 != 0;
     let mut done = 0u64;
     for i in 0..count {
         let [base, len] = iov_element(iov, i)?;
