@@ -295,28 +295,8 @@ static void mixed_contexts(void)
 	CHECK_EQ("the mask as before", 0, pthread_sigmask(SIG_SETMASK, &before, NULL));
 }
 
-/* Stacks for handlers that a thread has had and left, as languages with many threads have them: all of them stayed in RAM. */
-static void left_stacks(void)
-{
-	enum { COUNT = 32, LEN = 16 * PAGE };
-	char *stacks = cold_alloc(COUNT * LEN);
-	stack_t none = {.ss_flags = SS_DISABLE}, before;
-	CHECK_OK("the stack before", sigaltstack(NULL, &before));
-	fill(stacks, COUNT * LEN, 5);
-	for (int i = 0; i < COUNT; i++) {
-		stack_t stack = {.ss_sp = stacks + i * LEN, .ss_size = LEN};
-		CHECK_OK("a stack", sigaltstack(&stack, NULL));
-		if (i % 2)
-			CHECK_OK("none", sigaltstack(&none, NULL));
-	}
-	CHECK_OK("none in the end", sigaltstack(&none, NULL));
-	make_cold(stacks, COUNT * LEN);
-	CHECK_FILL("what is in them", stacks, COUNT * LEN, 5);
-	CHECK_OK("as before", sigaltstack(&before, NULL));
-}
-
 int main(int argc, char **argv)
 {
-	static const struct group groups[] = {{"mixed_contexts", mixed_contexts}, {"managed_stacks", managed_stacks}, {"spawns", spawns}, {"small_stacks", small_stacks}, {"left_stacks", left_stacks}};
+	static const struct group groups[] = {{"mixed_contexts", mixed_contexts}, {"managed_stacks", managed_stacks}, {"spawns", spawns}, {"small_stacks", small_stacks}};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

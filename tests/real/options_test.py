@@ -57,13 +57,15 @@ def options_environment(context):
     """What is wrong with a variable is not said of an option that nobody typed, and an empty one is none (compose's ${RAM:-})."""
     got = context.plain(run_words() + ["true"], env={"FARPAGE_RAM": "2GB"})
     check(got.code == 125 and "FARPAGE_RAM=2GB" in got.err and "--ram" not in got.err, f"FARPAGE_RAM=2GB: {got.err}")
+    got = context.plain(run_words() + ["true", "--huge"], env={"FARPAGE_HUGE": "x"})
+    check(got.code == 125 and "FARPAGE_HUGE=x" in got.err and "madvise" in got.err, f"FARPAGE_HUGE=x: {got.err}")
     said(context, run_words("-q") + ["true"], env={"FARPAGE_RAM": "", "FARPAGE_HUGE": "", "FARPAGE_SWAP": ""})
 
 
 @test("nested", ALL)
 def nested(context):
     """A tree within a tree ended by "Bad file descriptor; check that it runs without farpage"."""
-    for words in ([], ["--eager"]):
+    for words in ([], ["--eager"], ["--eager", "--no-follow"]):
         inner = [FARPAGE, "run", "--ram", "32M", "--", "echo", "started"]
         got = context.plain(run_words("-q", "--ram", "64M", *words) + inner)
         check(got.code == 125 and not got.out, f"{words}: {got.code} {got.out} {got.err[-300:]}")

@@ -114,8 +114,17 @@ fn usage(error: &clap::Error) -> ExitCode {
             match variable(error) {
                 // The rest of clap's words is about an option that was not given.
                 Some((name, value)) => {
-                    let why = text.split_once(">': ").map_or("is not possible", |(_, why)| why);
-                    say(&format!("{name}={value}: {why}; {help}"));
+                    let shown = format!(
+                        "' for '{}'",
+                        error
+                            .get(ContextKind::InvalidArg)
+                            .map_or(String::new(), ToString::to_string)
+                    );
+                    let why = text.split_once(&shown).map_or("is not possible", |(_, why)| why);
+                    say(&format!(
+                        "{name}={value}: {}; {help}",
+                        why.trim_start_matches([':', ' '])
+                    ));
                 }
                 None => say(&format!("{text}; {help}")),
             }
@@ -131,7 +140,8 @@ fn variable(error: &clap::Error) -> Option<(String, String)> {
     };
     let option = shown.split([' ', '=']).next()?;
     let is_given = |word: String| word == option || word.starts_with(&format!("{option}="));
-    if env::args_os().any(|word| is_given(word.to_string_lossy().into_owned())) {
+    let mut ours = env::args_os().take_while(|word| word != "--");
+    if ours.any(|word| is_given(word.to_string_lossy().into_owned())) {
         return None;
     }
     let name = format!(

@@ -5,6 +5,7 @@ use std::path::{self, Path};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farpage::areas;
 use farpage::control::{self, Client, Progress, Request, Tier};
 use farpage::pool::Pool;
 use farpage::supervisor::{AreaSpec, PathSpec};
@@ -67,6 +68,7 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
         AreaSpec::Compressed { limit } => return compress_again(pool, *limit),
         AreaSpec::Path(spec) => spec,
     };
+    areas::refuse_bare(&spec.path).map_err(failed)?;
     // The supervisor has another current directory.
     let path =
         path::absolute(&spec.path).map_err(|error| failed(format!("{}: {error}", spec.path.display())))?;

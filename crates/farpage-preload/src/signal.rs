@@ -197,10 +197,6 @@ pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::
             new,
             &mut before
         );
-        let is_left = wanted.is_some_and(|stack| stack.ss_sp != before.ss_sp);
-        if done == 0 && is_left && before.ss_sp != ours.ss_sp {
-            crate::threads::let_go(&before);
-        }
         if done == 0
             && let Some(old) = old.as_mut()
         {

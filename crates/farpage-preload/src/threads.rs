@@ -11,7 +11,6 @@ use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
 use farpage::robust;
 use farpage::sigmask::{self, Belief};
-use farpage::stacks;
 use farpage::{sys, syscalls, trap};
 
 use crate::internal;
@@ -311,23 +310,6 @@ pub fn keep_named(nr: i64, args: [u64; 6], done: i64) {
         // The selector of PR_SET_SYSCALL_USER_DISPATCH.
         libc::SYS_prctl => keep(args[4], 1),
         _ => {}
-    }
-}
-
-/// Lets an alternate stack be evicted again that a thread has left: but for the pages at its ends, which may be others' too.
-pub fn let_go(stack: &libc::stack_t) {
-    let (address, len) = (stack.ss_sp as u64, stack.ss_size as u64);
-    if stack.ss_flags & libc::SS_DISABLE != 0 || !is_managed(address) {
-        return;
-    }
-    for [start, length] in &KEPT {
-        if length.load(Ordering::Acquire) as u64 == len {
-            let _ = start.compare_exchange(address as usize, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-    let (first, end) = (address.next_multiple_of(PAGE), (address + len) / PAGE * PAGE);
-    if first < end {
-        stacks::let_go(first, end - first);
     }
 }
 

@@ -266,10 +266,26 @@ fn adopt_present(mm: &Mm, pagemap: i32, lo: u64, hi: u64) -> Result<(), Errno> {
     let mut page = lo;
     while page < hi {
         let end = ((page / CHUNK_PAGES + 1) * CHUNK_PAGES).min(hi);
-        adopt_chunk(mm, pagemap, page, end)?;
-        page = end;
+        page = if adopt_chunk(mm, pagemap, page, end)? {
+            end
+        } else {
+            next_present(pagemap, end, hi)
+        };
     }
     Ok(())
+}
+
+/// The first page from `lo` on, below `hi`, that may be there: chunk by chunk a reservation of 256 GiB takes a quarter of a second.
+fn next_present(pagemap: i32, lo: u64, hi: u64) -> u64 {
+    use crate::huge_places::{PRESENT, SWAPPED, scan_range};
+    if lo >= hi {
+        return hi;
+    }
+    match scan_range(pagemap, address(lo)..address(hi), 0, PRESENT | SWAPPED) {
+        Some((0, _)) => hi,
+        Some((start, _)) => crate::mm::page_of(start),
+        None => lo,
+    }
 }
 
 /// Opens this process's page map, to be read or scanned.
@@ -277,7 +293,8 @@ pub fn open_pagemap() -> Result<i32, Errno> {
     proc_dirs::open(c"/proc/thread-self/pagemap", libc::O_RDONLY)
 }
 
-fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {
+/// Whether any of it has.
+fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<bool, Errno> {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
     const FILE: u64 = 1 << 61;
@@ -300,5 +317,5 @@ fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<(), Errno> {
         mm.count_resident(lo, present);
         mm.queue.loaded(lo, hi - lo);
     }
-    Ok(())
+    Ok(present > 0)
 }

@@ -85,12 +85,12 @@ pub fn open_path(spec: &PathSpec) -> Result<OpenArea, String> {
         Place::Directory => sized(unlinked_in(path)?, path, size)?,
         Place::Free => sized(without_name(created(path)?, path)?, path, size)?,
         Place::Empty(file) => {
-            // What is refused keeps its name.
+            // What is refused keeps its name, and takes no space.
             let area = sized(file, path, size)?;
-            OpenArea {
-                file: without_name(area.file, path)?,
-                ..area
-            }
+            remove_name(&area.file, path).inspect_err(|_| {
+                let _ = area.file.set_len(0);
+            })?;
+            area
         }
     };
     Ok(OpenArea {
@@ -164,11 +164,7 @@ fn look_at(path: &Path, size: Option<u64>) -> Result<Place, String> {
             path.display()
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match misread_size(path) {
-            None if is_bare(path) => Err(format!(
-                "--swap {0}: there is no such file, device or directory; check the word (compressed?), or give ./{0} for a new file of that name",
-                path.display()
-            )),
-            None => Ok(Place::Free),
+            None => refuse_bare(path).map(|()| Place::Free),
             Some(word) => Err(format!(
                 "--swap {}: {word:?} is no size (64M, 2G); a new file of that very name must be created beforehand",
                 path.display()
@@ -229,24 +225,41 @@ fn created(path: &Path) -> Result<File, String> {
         .map_err(|e| refusal(path, "cannot be created", &e))
 }
 
-/// The open descriptor is all that is needed; without a name nothing can be left behind. Of a link the file loses its own name: it would stay
-/// with what was swapped to it.
+/// The open descriptor is all that is needed; without a name nothing can be left behind.
 fn without_name(file: File, path: &Path) -> Result<File, String> {
-    let named = |e: &io::Error| refusal(path, "its name cannot be removed", e);
-    let real = fs::canonicalize(path).map_err(|e| named(&e))?;
-    fs::remove_file(real).map_err(|e| named(&e))?;
-    match file.metadata().map_err(|e| named(&e))?.nlink() {
-        0 => Ok(file),
-        _ => Err(format!(
-            "--swap {}: the file was renamed meanwhile; name another place",
-            path.display()
-        )),
-    }
+    remove_name(&file, path).map(|()| file)
 }
 
-/// Whether a path is a single word: mistyped, or meant as something else.
-fn is_bare(path: &Path) -> bool {
-    path.parent().is_some_and(|parent| parent.as_os_str().is_empty())
+/// Of a link the file loses its own name: it would stay with what was swapped to it.
+fn remove_name(file: &File, path: &Path) -> Result<(), String> {
+    let named = |e: io::Error| refusal(path, "its name cannot be removed", &e);
+    let real = fs::canonicalize(path).map_err(named)?;
+    let (by_name, open) = (
+        fs::symlink_metadata(&real).map_err(named)?,
+        file.metadata().map_err(named)?,
+    );
+    if (by_name.dev(), by_name.ino()) != (open.dev(), open.ino()) {
+        return Err(format!(
+            "--swap {}: its name leads to another file by now; name another place",
+            path.display()
+        ));
+    }
+    fs::remove_file(real).map_err(named)
+}
+
+/// A single word that names nothing is mistyped, or meant as something else: no new file is made of it.
+///
+/// # Errors
+/// One line that begins with `--swap`.
+pub fn refuse_bare(path: &Path) -> Result<(), String> {
+    let is_bare = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
+    if is_bare && !path.exists() {
+        return Err(format!(
+            "--swap {0}: there is no such file, device or directory; check the word (compressed?), or give ./{0} for a new file of that name",
+            path.display()
+        ));
+    }
+    Ok(())
 }
 
 /// The directory that holds the name of a path, if names may be made and removed in it.

@@ -143,7 +143,7 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
         0 => match become_child(mm, index, child, embryo) {
             Ok(()) => 0,
             Err(_) => sys::die(&[
-                "farpage: a forked child could not open its own userfaultfd (too many open files, or --delivery thread without root?); ",
+                "farpage: a forked child could not open its own userfaultfd (too many open files, --delivery thread without root, or /dev/userfaultfd out of reach?); ",
                 "the child was stopped so that it uses no wrong data",
             ]),
         },

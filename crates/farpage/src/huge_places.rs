@@ -37,8 +37,8 @@ const CAME: usize = 64;
 /// Bits of a chunk's number, and of nanoseconds that are not kept.
 const CHUNK_BITS: u32 = (MANAGED_PAGES / CHUNK_PAGES).trailing_zeros();
 const CAME_SHIFT: u32 = 10;
-const PRESENT: u64 = 1 << 3;
-const SWAPPED: u64 = 1 << 4;
+pub const PRESENT: u64 = 1 << 3;
+pub const SWAPPED: u64 = 1 << 4;
 const HUGE: u64 = 1 << 6;
 
 /// A huge page's worth of frames.
@@ -404,20 +404,24 @@ fn map_anew(mm: &Mm, place: u64) -> bool {
 /// The first range of pages in the 2 MiB at `addr` that are all of `all` and, if that is not 0, some of `some`; (0, 0): there is
 /// none. None: the kernel can't be asked.
 fn scan(mm: &Mm, addr: u64, all: u64, some: u64) -> Option<(u64, u64)> {
+    scan_range(mm.fd(fd::PAGEMAP), addr..addr + HUGE_LEN, all, some)
+}
+
+/// The same for any range of addresses, asked of a descriptor of the page map.
+pub fn scan_range(pagemap: i32, range: core::ops::Range<u64>, all: u64, some: u64) -> Option<(u64, u64)> {
     const PAGEMAP_SCAN: u64 = 0xc060_6610;
     let mut region = [0u64; 3];
     let mut arg = [0u64; 12];
     arg[0] = size_of_val(&arg) as u64;
-    (arg[2], arg[3]) = (addr, addr + HUGE_LEN);
+    (arg[2], arg[3]) = (range.start, range.end);
     (arg[5], arg[6]) = (region.as_mut_ptr() as u64, 1);
     (arg[9], arg[10]) = (all, some);
     arg[11] = all | some;
     // SAFETY: struct pm_scan_arg is twelve u64, and struct page_region three; only page tables are read.
     let result = unsafe {
-        let file = mm.fd(fd::PAGEMAP) as u64;
         sys::raw(
             libc::SYS_ioctl,
-            [file, PAGEMAP_SCAN, arg.as_mut_ptr() as u64, 0, 0, 0],
+            [pagemap as u64, PAGEMAP_SCAN, arg.as_mut_ptr() as u64, 0, 0, 0],
         )
     };
     (result >= 0).then_some((region[0], region[1]))

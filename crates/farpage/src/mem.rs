@@ -42,7 +42,7 @@ const RESERVE_MAX: u64 = MANAGED_LEN / 2;
 /// Where the programs of the Glasgow Haskell compiler ask for the addresses of their heap, 1 TiB at first. Refused, they ask for an eighth
 /// less, again and again; so they do where addresses are limited.
 const GHC_HEAP: core::ops::Range<u64> = 0x42_0000_0000..0x42_0010_0000;
-/// So large a mapping (pages) is address space for more than it will hold, a WebAssembly memory's 8 GiB for example; those together leave
+/// So large a mapping (pages) that nobody may touch yet is address space, a WebAssembly memory's 8 GiB for example; those together leave
 /// the last quarter of the managed range to others: hundreds of them had left malloc nothing.
 const ROOMY: u64 = (4 << 30) / PAGE;
 const BELOW_ROOMY: u64 = MANAGED_PAGES / 4 * 3;
@@ -218,7 +218,7 @@ pub fn allocate(len: u64, prot: i32, align: u64) -> Result<u64, Errno> {
 fn map_anywhere(mm: &Mm, pages: u64, align: u64, prot: i32) -> Result<u64, Errno> {
     const TRIES: u32 = 8;
     let mut result = Err(Errno(libc::ENOMEM));
-    let below = if pages >= ROOMY {
+    let below = if prot == libc::PROT_NONE && pages >= ROOMY {
         BELOW_ROOMY
     } else {
         MANAGED_PAGES

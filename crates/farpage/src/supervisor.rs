@@ -290,16 +290,26 @@ pub fn refuse_nesting() -> Result<(), String> {
     let said = std::env::var_os(OsStr::from_bytes(ENV_POOL.to_bytes())).unwrap_or_default();
     // A variable by itself may have come from elsewhere.
     let link = std::fs::read_link(Path::new("/proc/self/fd").join(said)).unwrap_or_default();
-    if link
+    let has_pool = link
         .as_os_str()
         .as_bytes()
-        .starts_with(trees::POOL_LINK.as_bytes())
-    {
+        .starts_with(trees::POOL_LINK.as_bytes());
+    if has_pool || has_filter() {
         return Err("this process is in the tree of another farpage run, and budgets do not nest; leave `farpage run` out (what is \
                     started here is in that budget), or start it outside"
             .to_owned());
     }
     Ok(())
+}
+
+/// Whether this process has inherited the filter of a tree that it does not belong to (`--no-follow`): that answers EBADF for numbers of the
+/// tree's, and the kernel EINVAL where both are the same.
+fn has_filter() -> bool {
+    let Ok(base) = descriptor_base() else { return false };
+    let last = (base + fd::COUNT - 1) as u64;
+    // SAFETY: of a number to itself: the call changes nothing.
+    let done = unsafe { sys::raw(libc::SYS_dup3, [last, last, 0, 0, 0, 0]) };
+    done == -i64::from(libc::EBADF)
 }
 
 /// What `farpage run` needs and could not have, why, and how to mend it.

@@ -282,15 +282,14 @@ pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
     let most = piece_bytes(mm());
     let [iov, count] = [header[2], header[3]];
     let wait = !reads || args[2] & libc::MSG_WAITALL as u64 != 0;
-    let most = if wait || readable_now(args[0]) {
-        most
-    } else {
-        WAITING.min(most)
-    };
+    let once = reads && header[5] != 0;
+    // With room for control data it ends after a piece, which is an element or a part of one: not for the sake of waiting.
+    let least = WAITING.min(most);
+    let waits = !wait && !once && is_long(iov, count, least) && !readable_now(args[0]);
+    let most = if waits { least } else { most };
     if !is_long(iov, count, most) || splittable(nr, args).is_none() {
         return None;
     }
-    let once = reads && header[5] != 0;
     let mut done = 0u64;
     for i in 0..count {
         let [base, len] = iov_element(iov, i)?;
@@ -305,7 +304,13 @@ pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
             if done > 0 && (once || has_failed(args[0]) || !wait && !readable_now(args[0])) {
                 return Some(done as i64);
             }
-            let result = perform_whole(nr, [args[0], one.as_ptr() as u64, args[2], 0, 0, 0]);
+            // Another reader may have been faster, and what is here already is not waited for.
+            let at_once = if reads && !wait && done > 0 {
+                libc::MSG_DONTWAIT as u64
+            } else {
+                0
+            };
+            let result = perform_whole(nr, [args[0], one.as_ptr() as u64, args[2] | at_once, 0, 0, 0]);
             if result < 0 {
                 return Some(if done > 0 { done as i64 } else { result });
             }
