@@ -612,9 +612,10 @@ int main(int argc, char **argv)
 		{"reuse", reuse},	  {"fixed_over", fixed_over}, {"fixed_refused", fixed_refused}, {"fixed_beside", fixed_beside},
 		{"files", files},	  {"noreserve", noreserve},   {"grows_down", grows_down},
 		{"flags", flags},	  {"proc_maps", proc_maps},   {"raw_calls", raw_calls},
+		{"large_heaps", large_heaps}, /* before hints are meant in this process */
 		{"meant_hints", meant_hints}, {"touched_as_it_goes", touched_as_it_goes}, {"short_file", short_file},
 		{"hints_among_managed", hints_among_managed}, {"foreign_populated", foreign_populated},
-		{"reservations", reservations}, {"large_heaps", large_heaps},
+		{"reservations", reservations},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -13,14 +13,14 @@ from proc import Job, Limits
 from semantics_test import program
 
 SWAPS = Path("/proc/swaps")
-NAME = "host-swap.img"
+NAME = "host-swap-"
 
 
 def sweep():
     """Ends what a harness left that was killed itself."""
     for line in SWAPS.read_text().splitlines()[1:] if SWAPS.exists() else ():
         path = Path(line.split()[0])
-        if path.name == NAME and BUILD in path.parents:
+        if path.name.startswith(NAME) and BUILD in path.parents:
             subprocess.run(["swapoff", path], capture_output=True)
             path.unlink(missing_ok=True)
 
@@ -30,7 +30,8 @@ def host_swap(directory, mib):
     """A swap file of the kernel's, on for as long as the block runs."""
     if os.geteuid() != 0:
         raise Skip("swapon needs root")
-    path = directory / NAME
+    # Its name tells the tests beside this one whose it is.
+    path = directory / f"{NAME}{os.getpid()}.img"
     fill = ["dd", "if=/dev/zero", f"of={path}", "bs=1M", f"count={mib}", "status=none"]
     try:
         for command in (fill, ["chmod", "600", path], ["mkswap", path], ["swapon", path]):
@@ -56,7 +57,7 @@ def host_swap_test(context):
         for name, mib in (("sem_fork", 24), ("sem_mremap", 48), ("sem_stacks", 48)):
             before = kernel_swapped()
             argv = [*farpage_run(40, context.delivery, extra=["--eager"]), program(name), mib]
-            with Job(argv, Limits(240, 30, swap=True), context.directory, prefix=name) as job:
+            with Job(argv, Limits(600, 30, swap=True), context.directory, prefix=name) as job:
                 code = job.wait()
                 if job.no_cgroup:
                     raise Skip(job.no_cgroup)
