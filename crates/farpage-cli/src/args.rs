@@ -150,9 +150,9 @@ pub struct RunArgs {
     /// Where pages go, in order of priority: compressed[:SIZE] or PATH[:SIZE][,pri=N] (directory, file, block device)
     ///
     /// Compressed RAM comes before all files and is named first. In a directory an unlinked file is used. A new or
-    /// empty file loses its name at once, and goes with the tree; a file or device whose first MiB is neither
-    /// zeros nor of mkswap(8) is refused, and that MiB is never written. Areas with pri=N (0 to 32767) are filled before those without, the highest first, equal
-    /// ones in turn. Default: compressed RAM, then an unlinked file under /var/tmp bounded by free space.
+    /// empty file loses its name at once, and goes with the tree; a file or device whose first MiB is neither zeros
+    /// nor of mkswap(8) is refused, and that MiB is never written. Areas with pri=N (0 to 32767) are filled before
+    /// those without, the highest first, equal ones in turn. Default: compressed RAM, then an unlinked file under /var/tmp bounded by free space.
     /// [env: FARPAGE_SWAP, separated by commas]
     #[arg(long, value_name = "SPEC", value_parser = OsStringValueParser::new().try_map(parse_swap))]
     pub swap: Vec<AreaSpec>,

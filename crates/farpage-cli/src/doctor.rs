@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::args::DoctorArgs;
 use crate::elf::{self, Credentials};
+use crate::limits::Available;
 use crate::needs::{NEEDS, Need};
 use crate::probe::{self, Trouble};
 use crate::{Failure, limits, print, run};
@@ -104,9 +105,12 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
         descriptors(),
         max_map_count(),
     ]);
-    let ram_bytes = limits::available_bytes().map(|available| args.ram.resolve(available));
-    checks.push(budget(&ram_bytes));
-    checks.extend(swap::checks(ram_bytes.unwrap_or_default(), &args.swap));
+    let available = limits::available();
+    let ram_bytes = available
+        .as_ref()
+        .map_or(0, |available| args.ram.resolve(available.bytes));
+    checks.push(budget(&available, ram_bytes));
+    checks.extend(swap::checks(ram_bytes, &args.swap));
     checks.extend([memory_limit(), huge_pages(), io_uring()]);
     if let Some(command) = &args.command {
         checks.push(match elf::inspect(command, Credentials::current()) {
@@ -343,17 +347,16 @@ fn max_map_count() -> Check {
     }
 }
 
-/// Of so many bytes, or why that is not known.
-fn budget(bytes: &Result<u64, String>) -> Check {
+/// Of so many bytes of what is available, or why that is not known.
+fn budget(available: &Result<Available, String>, bytes: u64) -> Check {
     let name = "budget";
-    match bytes
-        .clone()
-        .and_then(|bytes| supervisor::refuse_small_budget(bytes).map(|()| bytes))
-    {
-        Ok(bytes) => match limits::too_near(bytes) {
-            Some(trouble) => Check::trouble(name, Status::Warn, trouble),
-            None => Check::ok(name, format_size(bytes).to_string()),
-        },
+    let possible = available
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|available| supervisor::refuse_small_budget(bytes).map(|()| available));
+    match possible.map(|available| available.too_near(bytes)) {
+        Ok(Some(trouble)) => Check::trouble(name, Status::Warn, trouble),
+        Ok(None) => Check::ok(name, format_size(bytes).to_string()),
         Err(why) => Check::refused(name, &why),
     }
 }
@@ -448,7 +451,7 @@ mod tests {
             full_userfaultfd(),
             overcommit(),
             file_sizes(),
-            budget(&Ok(4096)),
+            budget(&limits::available(), 4096),
             Check::refused("command", "x: statically linked; use a dynamic build"),
         ];
         let checks: Vec<_> = checks

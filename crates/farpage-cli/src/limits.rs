@@ -17,34 +17,42 @@ pub struct CgroupLimit {
     pub file: PathBuf,
 }
 
-/// Bytes of RAM that farpage may share out: the smaller of RAM and the cgroup limit.
-///
-/// # Errors
-/// One line, if /proc does not tell.
-pub fn available_bytes() -> Result<u64, String> {
-    let ram = ram_bytes().ok_or("cannot read /proc/meminfo, and programs of a tree need /proc too; mount it: mount -t proc proc /proc")?;
-    Ok(cgroup_limit().map_or(ram, |limit| limit.bytes.min(ram)))
+/// RAM that farpage may share out: the smaller of the machine's and the cgroup limit.
+pub struct Available {
+    pub bytes: u64,
+    /// Who has so much, in words.
+    whose: String,
 }
 
-/// What is said of a budget so near to the limit that what comes on top of it finds no room there: what, and how to mend it.
-pub fn too_near(budget: u64) -> Option<Trouble> {
-    let machine = ram_bytes()?;
-    let (limit, whose) = match cgroup_limit() {
-        Some(limit) if limit.bytes <= machine => (
-            limit.bytes,
-            format!("the memory cgroup has ({})", limit.file.display()),
-        ),
-        _ => (machine, "this machine has".to_owned()),
-    };
-    // Page tables, code and what farpage itself needs.
-    let most = limit / 11 * 10;
-    (budget > most).then(|| {
-        let (asked, has) = (format_size(budget), format_size(limit));
-        Trouble::new(
-            format!("{asked} of the {has} that {whose}: page tables, code and files come on top, so the program can be killed"),
-            format!("give at most {}", format_size(most)),
-        )
+/// # Errors
+/// One line, if /proc does not tell.
+pub fn available() -> Result<Available, String> {
+    let ram = ram_bytes().ok_or("cannot read /proc/meminfo, and programs of a tree need /proc too; mount it: mount -t proc proc /proc")?;
+    Ok(match cgroup_limit() {
+        Some(limit) if limit.bytes <= ram => Available {
+            bytes: limit.bytes,
+            whose: format!("the memory cgroup has ({})", limit.file.display()),
+        },
+        _ => Available {
+            bytes: ram,
+            whose: "this machine has".to_owned(),
+        },
     })
+}
+
+impl Available {
+    /// What is said of a budget so near to all of it that what comes on top finds no room: what, and how to mend it.
+    pub fn too_near(&self, budget: u64) -> Option<Trouble> {
+        // Page tables, code and what farpage itself needs.
+        let most = self.bytes / 11 * 10;
+        (budget > most).then(|| {
+            let (asked, has, whose) = (format_size(budget), format_size(self.bytes), &self.whose);
+            Trouble::new(
+                format!("{asked} of the {has} that {whose}: page tables, code and files come on top, so the program can be killed"),
+                format!("give at most {}", format_size(most)),
+            )
+        })
+    }
 }
 
 /// RAM of the machine in bytes.
@@ -208,6 +216,6 @@ mod tests {
             Some(1 << 20)
         );
         assert_eq!(meminfo_total(""), None);
-        assert!(available_bytes().expect("this machine has RAM") > 0);
+        assert!(available().expect("this machine has RAM").bytes > 0);
     }
 }

@@ -42,9 +42,12 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     if let Some(trouble) = NEEDS.iter().find_map(Need::trouble) {
         return Err(failed(trouble.line()));
     }
-    let ram_bytes = args.ram.resolve(limits::available_bytes().map_err(failed)?);
+    let available = limits::available().map_err(failed)?;
+    let ram_bytes = args.ram.resolve(available.bytes);
     let stats_file = args.stats_json.as_deref().map(StatsFile::open).transpose()?;
-    let remarks = too_near(ram_bytes)
+    let too_near = available.too_near(ram_bytes);
+    let remarks = too_near
+        .map(|trouble| format!("--ram: {}", trouble.line()))
         .into_iter()
         .chain(too_much_compressed(&areas, ram_bytes));
     let remarks: Vec<_> = remarks.chain(in_memory(&areas)).filter(|_| !args.quiet).collect();
@@ -96,11 +99,6 @@ pub fn refuse_without_library() -> Result<(), String> {
     } else {
         Ok(())
     }
-}
-
-/// What is said of a budget as large as the limit that it is to stay below.
-fn too_near(ram_bytes: u64) -> Option<String> {
-    limits::too_near(ram_bytes).map(|trouble| format!("--ram: {}", trouble.line()))
 }
 
 /// What is said of a compressed tier that is larger than the budget allows.

@@ -293,7 +293,7 @@ pub fn open_pagemap() -> Result<i32, Errno> {
     proc_dirs::open(c"/proc/thread-self/pagemap", libc::O_RDONLY)
 }
 
-/// Whether any of it has.
+/// The same of one chunk, or a part of one; whether there were any.
 fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<bool, Errno> {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;

@@ -39,7 +39,7 @@ use crate::notices::Notices;
 use crate::pool::{Geometry, Layout, Pool, flag};
 use crate::snapshot::Snapshot;
 use crate::sys::Errno;
-use crate::{sys, tier_files, trees};
+use crate::{sys, tier_files, trap, trees};
 
 /// A tier as the user names it, in order of priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -294,22 +294,14 @@ pub fn refuse_nesting() -> Result<(), String> {
         .as_os_str()
         .as_bytes()
         .starts_with(trees::POOL_LINK.as_bytes());
+    // What `--no-follow` leaves out has the filter all the same.
+    let has_filter = || descriptor_base().is_ok_and(|base| trap::is_protected(base + fd::COUNT - 1));
     if has_pool || has_filter() {
         return Err("this process is in the tree of another farpage run, and budgets do not nest; leave `farpage run` out (what is \
                     started here is in that budget), or start it outside"
             .to_owned());
     }
     Ok(())
-}
-
-/// Whether this process has inherited the filter of a tree that it does not belong to (`--no-follow`): that answers EBADF for numbers of the
-/// tree's, and the kernel EINVAL where both are the same.
-fn has_filter() -> bool {
-    let Ok(base) = descriptor_base() else { return false };
-    let last = (base + fd::COUNT - 1) as u64;
-    // SAFETY: of a number to itself: the call changes nothing.
-    let done = unsafe { sys::raw(libc::SYS_dup3, [last, last, 0, 0, 0, 0]) };
-    done == -i64::from(libc::EBADF)
 }
 
 /// What `farpage run` needs and could not have, why, and how to mend it.

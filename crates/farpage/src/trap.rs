@@ -37,9 +37,14 @@ use crate::vfork;
 
 /// Whether this image runs under a filter of ours already, from before an exec.
 pub fn is_inherited(mm: &Mm) -> bool {
+    is_protected(mm.fd(fd::COUNT - 1))
+}
+
+/// Whether a descriptor's number is one that a filter of ours protects in this process.
+#[must_use]
+pub fn is_protected(number: i32) -> bool {
     // The filter answers EBADF, the kernel EINVAL where both are the same, whatever the limit of open files is by now.
-    let last = mm.fd(fd::COUNT - 1);
-    plain_dup(last, last) == -i64::from(libc::EBADF)
+    plain_dup(number, number) == -i64::from(libc::EBADF)
 }
 
 /// Set before the filter stands.

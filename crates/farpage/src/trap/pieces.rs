@@ -34,8 +34,8 @@ fn waits(nr: i64, args: [u64; 6]) -> bool {
         let mode = splittable(nr, args).unwrap_or(0);
         matches!(mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFSOCK)
     };
-    let by_number = matches!(nr, libc::SYS_read | libc::SYS_readv);
-    (by_number || by_flags) && !readable_now(args[0]) && is_stream()
+    let by_call = matches!(nr, libc::SYS_read | libc::SYS_readv);
+    (by_call || by_flags) && !readable_now(args[0]) && is_stream()
 }
 
 /// Does a transfer with a long managed buffer in pieces; `None` if it need not or can't be split.
