@@ -146,6 +146,8 @@ def measure(result, job):
         result.anon_peak_mib = max(result.anon_peak_mib or 0, job.sampler.anon)
         result.shmem_peak_mib = max(result.shmem_peak_mib or 0, job.sampler.shmem)
         result.held_peak_mib = max(result.held_peak_mib or 0, job.sampler.held)
+        rate = job.sampler.samples / job.seconds
+        result.samples_per_s = min(result.samples_per_s or rate, rate)
         allowed = allowed_mib(result.budget_mib)
         check(job.oom_kills() == 0, f"{job.oom_kills()} OOM kills in the cgroup")
         peak = f"anonymous peak {job.sampler.anon:.1f} MiB, in {job.sampler.processes} processes"

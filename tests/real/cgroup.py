@@ -175,14 +175,18 @@ class Sampler(threading.Thread):
         self.cgroup = cgroup
         self.anon = self.shmem = self.held = 0.0
         self.processes = 0  # when most was anonymous
+        self.samples = 0
         self._stop_asked = threading.Event()
 
     def run(self):
-        while not self._stop_asked.wait(0.02):
+        due = time.monotonic()
+        while not self._stop_asked.wait(max(due - time.monotonic(), 0)):
+            due = max(due + 0.02, time.monotonic())
             try:
                 anon, shmem = self.cgroup.memory()
             except OSError:
                 continue
+            self.samples += 1
             if anon > self.anon:
                 self.anon, self.processes = anon, len(self.cgroup.pids())
             self.shmem = max(self.shmem, shmem)

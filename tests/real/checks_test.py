@@ -232,7 +232,7 @@ def signal_state(context):
         check(code == expected, f"{command}: exit code {code}, expected {expected}")
 
 
-@test("signals-of-children", ALL, per_delivery=True)
+@test("signals-of-children", ("quick", "soak", "user"), per_delivery=True)
 def signals_of_children(context):
     """A program that blocks all signals around a vfork, as Python's and Ruby's do to start others: what it starts has none blocked."""
     start = "import subprocess; print(subprocess.run(['sh', '-c', 'ulimit -c 0; kill -BUS $$; echo alive']).returncode)"
@@ -280,17 +280,17 @@ def summary(context):
     check(got.stats["peak_tree_bytes"] <= (32 << 20) * 1.05 + (16 << 20), f"peak {got.stats['peak_tree_bytes']}")
 
 
-@test("exec-when-active", ALL)
+@test("exec-when-active", ("quick", "soak", "user"), per_delivery=True)
 def exec_when_active(context):
     """A program that manages memory starts another by exec, which inherits the system call filter but no handler: unless it becomes
     active at once it dies of SIGSYS at its first read into malloc'd memory."""
     second = "data = open('/proc/self/maps', 'rb').read(); print(len(data) > 1000, len(bytearray(1 << 20)))"
     first = f"import os; kept = bytearray(b'x') * (96 << 20); os.execvp('python3', ['python3', '-c', {second!r}])"
-    got = context.plain([FARPAGE, "run", "-q", "--ram", "48M", "--", "python3", "-c", first])
+    got = context.plain(run_words("-q", "--ram", "48M", "--delivery", context.delivery) + ["python3", "-c", first])
     check((got.code, got.out.strip()) == (0, "True 1048576"), f"exit code {got.code}: {got.out[-100:]} {got.err[-300:]}")
 
 
-@test("core-dump", ALL)
+@test("core-dump", ("quick", "soak", "user"), per_delivery=True)
 def core_dump(context):
     """The dump of a program of 100 MiB once had 6.5 GB: the shared pool and the page states, nearly all of them holes, which the
     dump filled in RAM first."""
@@ -306,7 +306,7 @@ for line in open('/proc/self/smaps'):
         dumped += size
 print(dumped >> 20)
 """
-    got = context.plain([FARPAGE, "run", "-q", "--ram", "48M", "--", "python3", "-c", look])
+    got = context.plain(run_words("-q", "--ram", "48M", "--delivery", context.delivery) + ["python3", "-c", look])
     check(got.code == 0 and 96 <= int(got.out) < 512, f"{got.out.strip()} MiB would be dumped: {got.err[-200:]}")
 
 

@@ -42,6 +42,7 @@ class Result:
     anon_peak_mib: float | None = None
     shmem_peak_mib: float | None = None
     held_peak_mib: float | None = None
+    samples_per_s: float | None = None  # of these peaks
     plain_s: float | None = None
     farpage_s: float | None = None
     test_s: float | None = None

@@ -8,7 +8,7 @@ import sys
 import time
 
 from cases import check_nothing_left, farpage_run, fresh_directory, measure, read_stats, require
-from common import FARPAGE, NOBODY, VENV_PYTHON, WORK, Result, Skip, check, limit_mib
+from common import FARPAGE, NOBODY, TINY_FOR_MANY_MIB, VENV_PYTHON, WORK, Result, Skip, check, limit_mib
 from proc import Job, Leftovers, Limits
 
 REGISTRY = []
@@ -78,7 +78,9 @@ class Context:
         self.leftovers = Leftovers()
         self._runs = 0
 
-    def start(self, budget_mib, argv, timeout_s=60, extra=(), quiet=True, binary=FARPAGE, kernel_mib=0, **job_options):
+    def start(
+        self, budget_mib, argv, *, timeout_s=60, extra=(), quiet=True, binary=FARPAGE, kernel_mib=0, tiny_mib=TINY_FOR_MANY_MIB, **job_options
+    ):
         """Starts `farpage run` in a cgroup that holds it to the budget (and `kernel_mib` for page tables and stacks of many
         processes and threads, which the cgroup counts too); a Job, to be used by `with`."""
         self.result.budget_mib = budget_mib
@@ -86,7 +88,7 @@ class Context:
         self.stats_path = self.directory / f"stats{self._runs}.json"
         words = farpage_run(budget_mib, self.delivery, self.stats_path, extra, quiet)
         words[0] = binary
-        limits = Limits(timeout_s, limit_mib(budget_mib) + kernel_mib, self.as_user)
+        limits = Limits(timeout_s, limit_mib(budget_mib, tiny_mib) + kernel_mib, self.as_user)
         return Job([*words, *argv], limits, self.directory, prefix=f"run{self._runs}", **job_options)
 
     def budget_run(self, budget_mib, argv, **options):

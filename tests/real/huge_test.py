@@ -73,7 +73,7 @@ def huge_split_late(context):
     check(counted["thp_swpin"] == 0, f"came back whole: {counted['thp_swpin']}")
 
 
-@test("huge-madvise", ("quick", "soak"))
+@test("huge-madvise", ("quick", "soak"), per_delivery=True)
 def huge_madvise(context):
     """What no program asks for stays small; a budget that is too small for huge pages has none."""
     got = context.budget_run(192, [program("fill"), 400, 1, "mmap"], timeout_s=200, extra=[*FILE_ONLY, "--huge", "madvise"])

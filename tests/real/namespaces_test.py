@@ -12,7 +12,7 @@ from semantics_test import failures, program
 from stress_test import checked, counted_again
 
 
-@test("pid-namespaces")
+@test("pid-namespaces", per_delivery=True)
 def pid_namespaces(context):
     """Programs started in pid namespaces of their own have numbers that are others' in the tree's table: two of them once shared an entry, and
     each other's pages. They stay unmanaged; their parent, which is managed, goes on."""
@@ -20,11 +20,12 @@ def pid_namespaces(context):
         raise Skip("needs root: unshare --pid")
     stress = f"{program('stress')} --seconds 2 --threads 1 --procs 1 --mb 48 --seed"
     script = f"unshare -pf {stress} 3 & unshare -pf {stress} 4 & sleep 0.5; {stress} 5; wait"
-    got = context.plain([FARPAGE, "run", "--ram", "32M", "--", "sh", "-c", script], timeout_s=120)
+    run = [FARPAGE, "run", "--ram", "32M", "--delivery", context.delivery]
+    got = context.plain([*run, "--", "sh", "-c", script], timeout_s=120)
     check(got.code == 0 and got.out.count("ok stress") == 3, f"{failures(got)} {got.err[-500:]}")
     # Any exec in such a process was once a segmentation fault: it looked for its entry in a pool that it does not have.
     execs = ["unshare", "-pf", "sh", "-c", "/bin/echo child; exec /bin/echo last"]
-    got = context.plain([FARPAGE, "run", "--ram", "32M", "-q", "--", *execs], timeout_s=60)
+    got = context.plain([*run, "-q", "--", *execs], timeout_s=60)
     check(got.code == 0 and got.out.split() == ["child", "last"], f"exec: exit code {got.code}: {got.out[-200:]} {got.err[-200:]}")
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from cases import check_times, require, swapped_out, tail
-from common import check
+from common import TINY_MIB, check
 from context import test
 from resp import Redis
 
@@ -100,7 +100,7 @@ def redis_server(context):
     # The dump is written in the order of a hash: a page at random for each key.
     scale, budget = (8, 56) if context.soak else (1, 10)
     count = 20000 * scale
-    with context.start(budget, server_words(context, "redis"), timeout_s=900) as job:
+    with context.start(budget, server_words(context, "redis"), timeout_s=900, tiny_mib=TINY_MIB) as job:
         redis = Redis(socket_path(context, "redis"))
         fill(redis, count)
         read_back(redis, count, 5000 * scale)

@@ -312,7 +312,7 @@ def altstacks(context):
         check(got.code == 0 and "ok altstacks" in got.out, failures(got))
 
 
-@test("small-stacks", ("quick", "user"))
+@test("small-stacks", ("quick", "soak", "user"), per_delivery=True)
 def small_stacks(context):
     """What makes the process managed is asked for on a stack of 32 KiB: a thread's ended there, a coroutine's went over what lies below."""
     for where in ("thread", "context"):
@@ -334,7 +334,7 @@ os.execv(sys.executable, [sys.executable, "-c", "print(len(bytearray(b'farpage!'
 """
 
 
-@test("descriptors-marked", ("quick", "user"))
+@test("descriptors-marked", ("quick", "soak", "user"), per_delivery=True)
 def descriptors_marked(context):
     """A program that marks descriptors which it does not know to be closed by exec. The tree's were, too: what it started ran without
     a budget, and the loader complained of a library that was not there."""
@@ -354,7 +354,7 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
-@test("forked-by-number", ("quick", "user"))
+@test("forked-by-number", ("quick", "soak", "user"), per_delivery=True)
 def forked_by_number(context):
     """A child that a small process makes by syscall(SYS_fork) is managed like any other: it was not, and took what it wanted."""
     got = context.budget_run(48, ["/usr/bin/env", "python3", "-c", FORKS], timeout_s=60)
@@ -373,7 +373,7 @@ print(all(libc.getrandom(ctypes.c_void_p(place + at), ctypes.c_size_t(8), 0) == 
 """
 
 
-@test("few-files", ("quick", "user"))
+@test("few-files", ("quick", "soak", "user"), per_delivery=True)
 def few_files(context):
     """A process that is managed under such a limit had no filter: calls on memory that was out were answered with EFAULT."""
     got = context.budget_run(48, ["/usr/bin/env", "python3", "-c", LIMITED], timeout_s=60)
@@ -398,7 +398,7 @@ else:
 """
 
 
-@test("cleared-environment", ("quick", "user"))
+@test("cleared-environment", ("quick", "soak", "user"), per_delivery=True)
 def cleared_environment(context):
     """What a program starts that has no environment at all (clearenv) is managed, too: it ran without a budget."""
     for way in ("system", "popen", "execve"):
@@ -408,7 +408,7 @@ def cleared_environment(context):
         check(not got.err and swapped_out(got.stats) > 0, f"{way}: without a budget? {got.err!r}")
 
 
-@test("fork-in-handler", ("quick", "user"))
+@test("fork-in-handler", ("quick", "soak", "user"), per_delivery=True)
 def fork_in_handler(context):
     """A program of one thread forks in a signal's handler, which may have come in the middle of malloc: it waited for a lock of its own."""
     got = context.budget_run(48, [program("forker"), 3], timeout_s=60)
@@ -431,7 +431,7 @@ print("wrong", wrong)
 """
 
 
-@test("opened-in-pieces", ("quick", "user"))
+@test("opened-in-pieces", ("quick", "soak", "user"), per_delivery=True)
 def opened_in_pieces(context):
     """Memory that is opened in pieces of 64 KiB, none of which is counted: the process was never managed, and had no budget."""
     got = context.budget_run(40, ["/usr/bin/env", "python3", "-c", OPENS, 160], timeout_s=60)
@@ -449,12 +449,12 @@ print("all", mib)
 """
 
 
-@test("large-blocks-freed", ("quick", "user"))
+@test("large-blocks-freed", ("quick", "soak", "user"), per_delivery=True)
 def large_blocks_freed(context):
     """What is freed is there for the next block, however large: memory was refused while hardly any was in use."""
     swap = context.directory / "small"
-    run = [FARPAGE, "run", "-q", "--ram", "64M", "--swap", f"{swap}:256M", "--", "/usr/bin/env", "python3", "-c", BLOCKS]
-    got = context.plain(run, timeout_s=60)
+    words = ["-q", "--ram", "64M", "--swap", f"{swap}:256M", "--delivery", context.delivery]
+    got = context.plain([FARPAGE, "run", *words, "--", "/usr/bin/env", "python3", "-c", BLOCKS], timeout_s=60)
     check(got.code == 0 and got.out.strip() == "all 180", f"exit code {got.code}: {got.out!r} {got.err[-300:]!r}")
 
 

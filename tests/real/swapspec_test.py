@@ -70,7 +70,7 @@ def bad_specs(context):
     refused(context, ["--ram", "64M", *["--swap", f"{context.directory}:1M"] * 9], pattern="give at most 8")
 
 
-@test("swap-tiers", ("quick", "soak"))
+@test("swap-tiers", ("quick", "soak"), per_delivery=True)
 def swap_tiers(context):
     """Each kind of place by itself and two in order; afterwards only a file that was named remains."""
     place = context.directory / "swapfile"
@@ -128,7 +128,7 @@ def root_only():
         raise Skip("loop devices need root")
 
 
-@test("block-device", ("quick", "soak"))
+@test("block-device", ("quick", "soak"), per_delivery=True)
 def block_device(context):
     root_only()
     with Loop(context.directory / "disk.img", 512) as loop:

@@ -185,6 +185,20 @@ mod tests {
     }
 
     #[test]
+    fn locks_are_told_per_1000_pages_that_got_a_slot() {
+        let mut snapshot = sample();
+        snapshot.counters[Counter::Zswpout as usize] = 1500;
+        snapshot.counters[Counter::Pswpout as usize] = 1000;
+        // Written from the compressed tier: they had their slots already.
+        snapshot.counters[Counter::Zswpwb as usize] = 500;
+        snapshot.counters[Counter::SlotLock as usize] = 300;
+        snapshot.counters[Counter::SlotLockMissed as usize] = 1;
+        let value = stats(&snapshot, None);
+        assert_eq!(value["slot_lock_per_1000_swpout"], 150.0);
+        assert_eq!(value["slot_lock_missed_per_1000_swpout"], 0.5);
+    }
+
+    #[test]
     fn every_counter_has_its_own_name() {
         let value = stats(&sample(), None);
         assert!(Counter::ALL.iter().all(|counter| value[counter.name()].is_u64()));

@@ -5,10 +5,12 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 139] = [
+pub const POINTS: [&str; 141] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
+    "cluster-storing",
     "cluster-stored",
+    "cluster-freeing",
     "cluster-freed",
     "cluster-punched",
     "cluster-relisted",

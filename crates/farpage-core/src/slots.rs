@@ -20,7 +20,7 @@
 //! A device that wants to be told of empty blocks has its emptied clusters listed apart: they are taken before free
 //! ones, which spares it the telling, and whoever has time tells it of the others ([`Slots::lock_discard`]).
 //!
-//! A cluster whose lock is held is skipped. So two CPUs share no lock unless free clusters have run out, and
+//! A cluster whose lock is held is skipped. So no two CPUs allocate in one cluster unless free clusters have run out, and
 //! a lock left by a dead process costs its cluster until [`Slots::mend`].
 //!
 //! Freeing must reach its own cluster, so it can't skip it: if the lock is held, the slots are left
@@ -473,6 +473,7 @@ impl<'a, P: Punch> Slots<'a, P> {
         let taken = SlotWord::taken(request.owner, locked.now.generation());
         for word in words.iter().skip(start).take(count) {
             word.store(taken.raw(), Ordering::Relaxed);
+            kill_point!("cluster-storing");
         }
         kill_point!("cluster-stored");
         locked.now = locked.now.with_count(locked.now.count() + count);
@@ -511,6 +512,7 @@ impl<'a, P: Punch> Slots<'a, P> {
             let mut count = 0;
             for &slot in group {
                 let gone = self.give_up(slot, owner, to);
+                kill_point!("cluster-freeing");
                 count += usize::from(gone.is_ok());
                 result = result.and(gone);
             }

@@ -74,7 +74,7 @@ counters! {
     FileWriteBytes "file_write_bytes" "Bytes written to swap areas.",
     CrcErrors "crc_errors" "Pages whose checksum did not match.",
     LimitOverrun "limit_overrun" "Times the budget was exceeded.",
-    SlotLock "slot_lock" "Cluster locks taken to allocate or free slots.",
+    SlotLock "slot_lock" "Cluster locks taken: to allocate or free slots, to write back, to discard, to compact or to empty an area.",
     SlotLockMissed "slot_lock_missed" "Cluster locks found held by somebody else.",
     Discard "discard" "Empty clusters of 2 MiB that a swap area was told to forget.",
     SlotCacheHit "slot_cache_hit" "Runs of slots taken from a CPU's slot cache.",

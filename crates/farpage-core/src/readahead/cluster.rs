@@ -12,8 +12,7 @@
 //! 4. The window is the naturally aligned block of that size that holds the slot, cut at both ends of the
 //!    device.
 //!
-//! The caller skips the slots of the block that hold nothing or what nobody references
-//! ([`super::Window::wanted`]).
+//! The caller skips the slots of the block that hold nothing or what nobody references.
 
 use super::{Fault, Order, Window};
 use crate::sync::{AtomicU64, Ordering};

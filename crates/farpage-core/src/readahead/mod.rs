@@ -8,7 +8,7 @@
 //! | policy | window | memory |
 //! |---|---|---|
 //! | `none` | the page itself | none |
-//! | [`cluster`] | the aligned block of *slots* around it: Linux on rotating disks | one per machine |
+//! | [`cluster`] | the aligned block of *slots* around it: Linux on rotating disks | one per process (Linux: per machine) |
 //! | [`vma`] | its *virtual* neighbours, up to 32 pages: Linux on the rest | a word per region |
 //! | [`adaptive`] | the next pages of a *stream*, forward, backward or strided, up to 1024 | a table per process |
 //!

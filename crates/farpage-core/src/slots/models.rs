@@ -62,6 +62,31 @@ fn alloc_against_free() {
     });
 }
 
+/// Of a full device an allocation gets what is given up beside it, or nothing, and then the next does.
+#[test]
+fn alloc_against_reclaim_of_a_full_device() {
+    explore_within(2, || {
+        let memory = memory();
+        let slots = [(); 4].map(|()| memory.alloc(1).unwrap());
+        assert_eq!(memory.alloc(2), None);
+        let given_up = slots[1];
+        memory.table().publish(given_up, OBJECT).unwrap();
+        let other = Arc::clone(&memory);
+        let reclaiming = thread::spawn(move || {
+            assert_eq!(other.table().put(given_up, 1), Ok(Some(OBJECT)));
+            other.slots().release(&[given_up], 1).unwrap();
+        });
+        let beside = memory.alloc(2);
+        reclaiming.join().unwrap();
+        assert_eq!(beside.or_else(|| memory.alloc(2)), Some(given_up));
+        assert_eq!(
+            (memory.table().load(given_up).owner(), memory.used()),
+            (Some(2), 4)
+        );
+        memory.check();
+    });
+}
+
 #[test]
 fn two_allocations_are_two_slots() {
     explore_within(2, || {
