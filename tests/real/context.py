@@ -79,7 +79,7 @@ class Context:
         self._runs = 0
 
     def start(
-        self, budget_mib, argv, *, timeout_s=60, extra=(), quiet=True, binary=FARPAGE, kernel_mib=0, tiny_mib=TINY_FOR_MANY_MIB, **job_options
+        self, budget_mib, argv, timeout_s=60, extra=(), quiet=True, binary=FARPAGE, kernel_mib=0, tiny_mib=TINY_FOR_MANY_MIB, **job_options
     ):
         """Starts `farpage run` in a cgroup that holds it to the budget (and `kernel_mib` for page tables and stacks of many
         processes and threads, which the cgroup counts too); a Job, to be used by `with`."""
