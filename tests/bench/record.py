@@ -11,6 +11,7 @@ A trace is `FPTRACE1` and then little-endian 32-bit numbers: pages of 4 KiB from
 
 import argparse
 import collections
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -34,7 +35,8 @@ FAULTS_MAX = 2_000_000
 def cases():
     """Name, budget in MiB, command; inputs as the tests make them, or smaller."""
     made = {case.name: case for case in programs.real_programs(1)}
-    lines = {case.name: case for case in programs.real_programs(8)}["xz-9"]
+    lines = programs.INPUTS / "lines-to-record.txt"
+    sort = dataclasses.replace(made["gnu-sort"], input=lines, make_input=[*made["gnu-sort"].make_input[:-2], lines, 20])
     node = made["node"].argv[:-1]
     java = made["java"].argv[:-1]
     yield "np-solve", 30, [VENV_PYTHON, WORK / "np_solve.py", 1500, 2], None
@@ -43,7 +45,7 @@ def cases():
     yield "perl", 10, ["perl", WORK / "hash.pl", 120000], None
     yield "node", 44, [*node, 100], None
     yield "gcc", 48, made["gcc"].argv, made["gcc"]
-    yield "gnu-sort", 8, ["sort", "--parallel=1", "-S", "200M", lines.input, "-o", "/dev/null"], lines
+    yield "gnu-sort", 8, ["sort", "--parallel=1", "-S", "200M", lines, "-o", "/dev/null"], sort
     yield "java", 48, [*java, 60], made["java"]
 
 

@@ -1,6 +1,7 @@
 """Huge pages (--huge): whole cycles of whole pages, parts of them changed, fork, sparse touchers, and stress with every setting."""
 
 import platform
+import sys
 from pathlib import Path
 
 from common import check
@@ -13,6 +14,14 @@ FILE_ONLY = ["--swap", "/var/tmp:2G"]
 BOTH = ["--swap", "compressed", "--swap", "/var/tmp:2G"]
 # budget MiB, threads, processes, timer signals per second
 STRESS_SHAPES = ((128, 4, 1, 200), (128, 2, 4, 0))
+SETTINGS = {
+    "madvise": ["--huge", "madvise"],
+    "touched": ["--huge", "always", "--huge-swapin", "touched"],
+    "split-early": ["--huge", "always", "--huge-swapout", "split-early", "--huge-swapin", "touched"],
+    "split-late": ["--huge", "always", "--huge-swapout", "split-late", "--huge-swapin", "touched"],
+}
+# Starts the rest of its words as where THP is `never`: PR_SET_THP_DISABLE (41), which is inherited and nobody else's.
+WITHOUT_THP = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) == 0 or sys.exit(9); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 def kernel_gives():
@@ -56,19 +65,19 @@ def huge_compressed(context):
 
 @test("huge-touched", ("soak",), per_delivery=True)
 def huge_touched(context):
-    counted = huge_run(context, FILE_ONLY, ["--huge", "always", "--huge-swapin", "touched"], False)
+    counted = huge_run(context, FILE_ONLY, SETTINGS["touched"], False)
     check(counted["thp_swpin"] == 0, f"came back whole: {counted['thp_swpin']}")
 
 
 @test("huge-split-early", ("soak",), per_delivery=True)
 def huge_split_early(context):
-    counted = huge_run(context, FILE_ONLY, ["--huge", "always", "--huge-swapout", "split-early", "--huge-swapin", "touched"], False)
+    counted = huge_run(context, FILE_ONLY, SETTINGS["split-early"], False)
     check(counted["thp_swpout"] == 0, f"left whole: {counted['thp_swpout']}")
 
 
 @test("huge-split-late", ("soak",), per_delivery=True)
 def huge_split_late(context):
-    counted = huge_run(context, FILE_ONLY, ["--huge", "always", "--huge-swapout", "split-late", "--huge-swapin", "touched"], False)
+    counted = huge_run(context, FILE_ONLY, SETTINGS["split-late"], False)
     if whole_pages(context):
         check(counted["thp_swpout"] > 50, f"hardly any took a cluster: {counted}")
     check(counted["thp_swpin"] == 0, f"came back whole: {counted['thp_swpin']}")
@@ -83,6 +92,17 @@ def huge_madvise(context):
     got = context.budget_run(24, [program("fill"), 80, 1, "mmap"], timeout_s=200, extra=[*BOTH, "--huge", "always"])
     check(got.code == 0, failures(got))
     check(context.stats()["thp_fault_alloc"] == 0, "huge pages in a budget of 24 MiB")
+
+
+@test("huge-refused", ("quick", "soak"))
+def huge_refused(context):
+    """Where the kernel gives no huge pages all goes on in small ones, and each that was not to be had is counted."""
+    argv = [sys.executable, "-c", WITHOUT_THP, program("fill"), 300, 1, "mmap"]
+    got = context.budget_run(128, argv, timeout_s=200, extra=[*FILE_ONLY, "--huge", "always"])
+    check(got.code == 0, failures(got))
+    counted = context.stats()
+    check(counted["thp_fault_alloc"] == 0, f"huge pages from a kernel that gives none: {counted['thp_fault_alloc']}")
+    check(counted["thp_fault_fallback"] > 0, "none was asked for, or it was not counted")
 
 
 @test("huge-sizes", ("soak",), per_delivery=True)
@@ -104,5 +124,5 @@ for _shape in STRESS_SHAPES:
     _name = "stress-huge-{}M-{}t-{}p{}".format(*_shape[:3], "-signals" if _shape[3] else "")
     _suites = ("quick", "soak") if _shape[2] == 1 else ("soak",)
     REGISTRY.append(Test(_name, stress(_shape, 4, ["--huge", "always"]), _suites, True))
-for _name, _words in (("madvise", ["--huge", "madvise"]), ("touched", ["--huge", "always", "--huge-swapin", "touched"])):
+for _name, _words in SETTINGS.items():
     REGISTRY.append(Test(f"stress-huge-{_name}", stress((128, 4, 2, 0), 6, _words), ("soak",), True))

@@ -61,6 +61,7 @@ SETTINGS = (
     ("huge-madvise", ("--huge", "madvise"), 2),
     ("huge-always", ("--huge", "always"), 2),
     ("huge-touched", ("--huge", "always", "--huge-swapin", "touched"), 2),
+    ("huge-split", ("--huge", "always", "--huge-swapout", "split-early", "--huge-swapin", "touched"), 2),
 )
 
 
@@ -79,7 +80,7 @@ def runs_of(entry, suite, deliveries):
 
 
 def with_settings():
-    """(name, function) of real programs with settings, by signal: every other program with each, so each with three of them."""
+    """(name, function) of real programs with settings, by signal: every other program with each, so each with three or four of them."""
     plan = []
     for number, (setting, words, scale) in enumerate(SETTINGS):
         cases = [case for case in real_programs(scale) if case.quick and case.settings]

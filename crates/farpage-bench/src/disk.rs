@@ -1,5 +1,5 @@
 //! What a disk gives by itself, past the page cache: nobody swaps to it faster. Rewriting reads as much as it writes, so it is measured
-//! both ways: reads alone, and beside as many writes. A walk by columns reads single pages, so they are measured too.
+//! both ways: reads and writes alone, and beside as many writes. A walk by columns reads single pages, so they are measured too.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -37,7 +37,8 @@ const COLUMN: Pattern = Pattern {
 /// MB/s of a file without a name in `directory`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
-    read: f64,
+    pub read: f64,
+    write: f64,
     read_beside: f64,
     write_beside: f64,
     read_column: f64,
@@ -51,12 +52,13 @@ impl Speed {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(flags.bits() as i32);
         let file = &options.open(directory)?;
-        STREAM.run(file, |_| true)?;
+        let write = STREAM.run(file, |_| true)?[1];
         let read = STREAM.run(file, |_| false)?[0];
         let [read_beside, write_beside] = STREAM.run(file, |nth| nth % 2 == 1)?;
         let read_column = COLUMN.run(file, |_| false)?[0];
         Ok(Self {
             read,
+            write,
             read_beside,
             write_beside,
             read_column,
@@ -65,11 +67,12 @@ impl Speed {
 
     pub fn words(self) -> String {
         format!(
-            "the disk by itself, past the page cache, {} MiB at a time by {}: {:.0} MB/s read; {:.0} read beside {:.0} written; \
+            "the disk by itself, past the page cache, {} MiB at a time by {}: {:.0} MB/s read, {:.0} written; {:.0} read beside {:.0} written; \
              single pages {} KiB apart by {}: {:.0} read",
             STREAM.block >> 20,
             STREAM.at_once,
             self.read,
+            self.write,
             self.read_beside,
             self.write_beside,
             COLUMN.step >> 10,
@@ -81,6 +84,7 @@ impl Speed {
     pub fn json(self) -> Value {
         json!({
             "read_mb_per_s": self.read,
+            "write_mb_per_s": self.write,
             "read_beside_writes_mb_per_s": self.read_beside,
             "write_beside_reads_mb_per_s": self.write_beside,
             "read_column_mb_per_s": self.read_column,
@@ -134,6 +138,7 @@ mod tests {
         let speed = Speed::of(Path::new("/var/tmp")).expect("a disk");
         assert!(
             speed.read > 0.0
+                && speed.write > 0.0
                 && speed.read_beside > 0.0
                 && speed.write_beside > 0.0
                 && speed.read_column > 0.0

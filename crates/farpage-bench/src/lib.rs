@@ -91,11 +91,13 @@ pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8,
             machine["other_swap"]
         ));
     }
+    let mut disk = None;
     if plan.swaps_in_order() {
         match Speed::of(&config.directory) {
             Ok(speed) => {
                 notes.push(speed.words());
                 machine["disk_speed"] = speed.json();
+                disk = Some(speed);
             }
             Err(error) => notes.push(format!("the disk by itself is not measured: {error}")),
         }
@@ -109,6 +111,7 @@ pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8,
         keeper: &mut keeper,
         cgroups: able.cgroup.is_ok(),
         seconds: plan.seconds,
+        disk,
     };
     let mut progress = Progress::new(&plan);
     let mut results = Vec::new();

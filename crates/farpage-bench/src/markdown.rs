@@ -20,6 +20,12 @@ A ratio is farpage / the other side, round by round: the median (lowest-highest)
 than the kernel, or a target missed.
 ";
 
+/// Targets that no program of this command is about.
+const ELSEWHERE: &str = "
+Elsewhere, with figures in [the README](../README.md): P11 by `cargo test -p farpage --test pool_memory` and the test `books-per-page`, P12 of \
+real programs by `make bench-fit`, P13 by `farpage sim contention`.
+";
+
 /// The report, from objects of `--json`, in the order in which they are to stand.
 #[must_use]
 pub fn report(reports: &[Value]) -> String {
@@ -125,6 +131,7 @@ fn targets(groups: &[Group<'_>]) -> String {
         "target",
     ]));
     text.extend(rows.into_iter().map(|(_, row)| row));
+    text.push_str(ELSEWHERE);
     text
 }
 

@@ -96,7 +96,7 @@ impl Workload {
             Self::Huge => "huge pages out and back in (H)",
             Self::Fit => "what it costs where nothing overflows",
             Self::Build => "C files compiled side by side, linked and run",
-            Self::Redis => "redis-server: SETs, random GETs, BGSAVE while values are replaced",
+            Self::Redis => "redis-server: SETs, random GETs, the same during BGSAVE (T3)",
         }
     }
 
@@ -197,7 +197,7 @@ impl Subject {
 pub enum System {
     /// VMA readahead, and what grew out of it; without: neighbours on the device, 8 pages.
     Readahead,
-    /// Huge pages swapped whole; without: small pages.
+    /// Huge pages swapped whole; without: split before they leave, back in small pages.
     Huge,
     /// Swapoff in device order with large reads; without: clusters with windows that count their hits, as system O left it.
     Swapoff,

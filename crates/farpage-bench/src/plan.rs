@@ -39,6 +39,8 @@ const FIT_FACTOR: f64 = 0.75;
 const PUSHED_FACTOR_MIN: f64 = 2.0;
 /// farpage has no huge pages in less.
 const HUGE_RAM_MIN: u64 = 72 << 20;
+/// The one of [`HUGE_WAYS`] that Linux had before system H.
+pub const HUGE_SPLIT: &str = "split-early";
 /// How huge pages are swapped, the first as by itself, and the options for it: whole; split before they leave; given their place and
 /// cluster whole, then written in small pages; none. What was split comes back in small pages, as in Linux.
 pub const HUGE_WAYS: [(&str, &[&str]); 4] = [
@@ -52,7 +54,7 @@ pub const HUGE_WAYS: [(&str, &[&str]); 4] = [
         ],
     ),
     (
-        "split-early",
+        HUGE_SPLIT,
         &[
             "--huge=always",
             "--huge-swapout=split-early",
@@ -418,10 +420,6 @@ fn backings(workload: Workload, able: &Abilities, notes: &mut Vec<String>) -> Ve
     let mut found = vec![(Backing::File, Against::KernelFile)];
     let left_out = match workload {
         Workload::Solve => Some("solve: left out for compressed RAM, since random floats do not compress"),
-        Workload::Redis => Some(
-            "redis: left out for compressed RAM: values replaced while the child saves are more than the limit of both has \
-             room for, and farpage has no other tier there",
-        ),
         _ => None,
     };
     match left_out {
@@ -520,7 +518,7 @@ fn of_baseline(
     for system in systems {
         let (workload, with, without) = match system {
             System::Readahead => (Workload::Mixed, Way::Own, Way::Readahead("cluster")),
-            System::Huge => (Workload::Huge, Way::Huge("always"), Way::Huge("never")),
+            System::Huge => (Workload::Huge, Way::Huge("always"), Way::Huge(HUGE_SPLIT)),
             System::Swapoff => {
                 let (order, window) = ("cluster", "counted");
                 (Workload::Swapoff, Way::Own, Way::Emptied { order, window })

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use crate::cgroup;
 use crate::counters;
+use crate::disk::Speed;
 use crate::emptying;
 use crate::keeper::Keeper;
 use crate::names::{Backing, Workload};
@@ -66,6 +67,8 @@ pub struct Runner<'a> {
     /// Whether farpage's side can have a hard limit too.
     pub cgroups: bool,
     pub seconds: f64,
+    /// What the disk gives by itself, where that is the bound.
+    pub disk: Option<Speed>,
 }
 
 /// What is made for a run, by the keeper.
@@ -92,8 +95,13 @@ impl Runner<'_> {
             Ok(gather(&words, &place, &before, told, side))
         });
         let undone = self.keeper.undo_to(mark);
-        let run = ran?;
+        let mut run = ran?;
         undone?;
+        if let (Workload::Seq, Backing::File, Some(disk)) = (of.workload, of.backing, self.disk)
+            && let Some(rate) = run.figures["mb_per_s"].as_f64()
+        {
+            run.figures["of_disk_percent"] = json!(rate * 100.0 / disk.read);
+        }
         Ok(run)
     }
 
@@ -324,7 +332,7 @@ fn allocate(path: &Path, bytes: u64) -> io::Result<()> {
 }
 
 /// Of a swap file or device, on either side. farpage's file in RAM is as large as the data, and no larger: it is allocated as a
-/// whole, and giving that back takes time. The child that saves redis's data keeps the old values while the server replaces them.
+/// whole, and giving that back takes time. The child that saves redis's data has copies of what the server writes to meanwhile.
 fn swap_bytes(of: &Comparison) -> u64 {
     let copies = if of.workload == Workload::Redis { 2 } else { 1 };
     of.data_bytes * copies + of.data_bytes / 4 + SWAP_SLACK

@@ -58,7 +58,7 @@ fn the_tour_is_everything_on_both_backings() {
 #[test]
 fn what_is_not_installed_is_refused_by_name() {
     let redis = plan(&config(&["redis"]), &able()).expect("a plan");
-    assert_eq!(redis.comparisons.len(), 1);
+    assert_eq!(redis.comparisons.len(), 2);
     let refused = plan(&config(&["build"]), &able());
     assert_eq!(refused, Err("build: gcc is not in PATH; install it".to_owned()));
 }
@@ -155,7 +155,7 @@ fn a_baseline_is_farpage_with_a_system_and_without() {
     let plan = plan(&config, &able()).expect("a plan");
     let sides: Vec<_> = plan.comparisons.iter().map(|one| one.sides.clone()).collect();
     let names: Vec<_> = sides.iter().map(|both| both[1].name()).collect();
-    let huge = "farpage huge never";
+    let huge = "farpage huge split-early";
     assert_eq!(names, ["farpage cluster", huge, huge, "farpage cluster counted"]);
     assert!(plan.comparisons[0].title().starts_with("what V is worth: mixed"));
     assert_eq!(plan.rounds, 5);

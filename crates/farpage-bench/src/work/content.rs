@@ -67,25 +67,26 @@ impl Content {
         &self.templates[at..at + PAGE_SIZE]
     }
 
-    /// Writes the whole of `page`.
+    /// Writes the whole of `page`, which may be shorter than one, but not than two words.
     pub fn write(&self, page: &mut [u8], number: usize, version: u32) {
-        page.copy_from_slice(self.template(number, version));
+        let end = page.len();
+        page.copy_from_slice(&self.template(number, version)[..end]);
         let stamp = stamp(number, version).to_le_bytes();
         page[..WORD].copy_from_slice(&stamp);
-        page[PAGE_SIZE - WORD..].copy_from_slice(&stamp);
+        page[end - WORD..].copy_from_slice(&stamp);
     }
 
     /// Whether `page` begins and ends as [`Self::write`] left it.
     #[must_use]
     pub fn has_stamp(&self, page: &[u8], number: usize, version: u32) -> bool {
         let stamp = stamp(number, version).to_le_bytes();
-        page[..WORD] == stamp && page[PAGE_SIZE - WORD..] == stamp
+        page[..WORD] == stamp && page[page.len() - WORD..] == stamp
     }
 
     /// Whether `page` is, to the byte, what [`Self::write`] wrote.
     #[must_use]
     pub fn is(&self, page: &[u8], number: usize, version: u32) -> bool {
-        let inner = WORD..PAGE_SIZE - WORD;
+        let inner = WORD..page.len() - WORD;
         self.has_stamp(page, number, version) && page[inner.clone()] == self.template(number, version)[inner]
     }
 }
@@ -130,6 +131,19 @@ mod tests {
             page[at] ^= 1;
             assert!(!content.is(&page, 5, 2), "byte {at}");
             page[at] ^= 1;
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_page_is_compared_whole() {
+        let content = Content::new(false);
+        let mut part = [0; 1024];
+        content.write(&mut part, 5, 0);
+        assert!(content.is(&part, 5, 0));
+        for at in [7, 8, 1015, 1023] {
+            part[at] ^= 1;
+            assert!(!content.is(&part, 5, 0), "byte {at}");
+            part[at] ^= 1;
         }
     }
 

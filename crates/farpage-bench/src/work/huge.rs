@@ -174,8 +174,10 @@ fn rates(figures: &mut Value, (out, out_bytes): (&Spent, u64), (back, in_bytes):
             .zip(in_rate)
             .map(|(out, back)| 1.0 / (1.0 / out + 1.0 / back))
     );
-    figures["out_cpu_s_per_gb"] = json!(out.cpu_s_per_gb(out_bytes));
-    figures["in_cpu_s_per_gb"] = json!(back.cpu_s_per_gb(in_bytes));
+    let (out_cpu, in_cpu) = (out.cpu_s_per_gb(out_bytes), back.cpu_s_per_gb(in_bytes));
+    figures["out_cpu_s_per_gb"] = json!(out_cpu);
+    figures["in_cpu_s_per_gb"] = json!(in_cpu);
+    figures["cycle_cpu_s_per_gb"] = json!(out_cpu.zip(in_cpu).map(|(out, back)| out + back));
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
-//! redis-server with values of a page each: filled, read at random, and saved by a forked child while values are replaced.
+//! redis-server with values of 1 KiB, as system T was measured with: filled, read at random by pipelining clients, and read in the same
+//! way while a forked child saves it.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,91 +11,73 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_core::units::PAGE_SIZE;
 use serde_json::{Value, json};
 
 use super::content::{Content, Random};
-use super::latency::Latencies;
 use super::{Checks, WorkArgs, succeed};
 
 /// The server.
 pub const TOOL: &str = "redis-server";
-/// What it takes for a value of a page, in bytes: its allocator's next size, key and entry.
-const KEY_BYTES: u64 = 5 << 10;
-/// Commands sent before their replies are read.
-const PIPELINE: usize = 64;
-/// Values replaced between two looks at whether the child still saves.
-const LOOK: usize = 50;
+const VALUE_BYTES: usize = 1 << 10;
+/// What it takes for a value, in bytes: its allocator's next size, key and entry.
+const KEY_BYTES: u64 = 1400;
+/// Connections that read, and commands sent on each before their replies are read.
+const CLIENTS: usize = 12;
+const PIPELINE: usize = 32;
 const START_TRIES: u32 = 1000;
 const START_TRY: Duration = Duration::from_millis(10);
-/// Every so many keys one is compared in the end.
-const SAMPLE: usize = 7;
 
 pub fn redis(args: &WorkArgs) -> Result<Value, String> {
-    let (server, mut client) = Server::start(args.place()?)?;
-    let content = Content::new(args.incompressible);
-    let keys = (args.bytes / KEY_BYTES).max(1) as usize;
+    let failed = |error: io::Error| format!("{TOOL}: {error}");
+    let server = Server::start(args.place()?)?;
+    let mut control = server.connect().map_err(failed)?;
+    let clients = (0..CLIENTS).map(|_| server.connect()).collect::<io::Result<_>>();
     let mut store = Store {
-        content: &content,
-        versions: vec![0; keys],
-        page: vec![0; PAGE_SIZE],
+        content: Content::new(args.incompressible),
+        keys: (args.bytes / KEY_BYTES).max(1) as usize,
+        clients: clients.map_err(failed)?,
         random: Random::new(21),
         checks: Checks::default(),
     };
-    let mut latencies = Latencies::default();
-    let told = (|| {
-        let client = &mut client;
-        let fill_s = store.fill(client)?;
-        store.read(client, args.seconds, &mut latencies)?;
-        let (bgsave_s, beside) = store.save(client)?;
-        for key in (0..keys).step_by(SAMPLE) {
-            store.get(client, key)?;
-        }
-        Ok(json!({
-            "keys": keys,
-            "sets_per_s": keys as f64 / fill_s,
-            "gets_per_s": latencies.count() as f64 / args.seconds,
-            "gets": latencies.figures(),
-            "bgsave_s": bgsave_s,
-            "sets_beside_per_s": beside as f64 / bgsave_s,
-        }))
-    })();
-    let mut figures = told.map_err(|error: io::Error| format!("{TOOL}: {error}"))?;
-    server.end(&mut client)?;
+    let mut figures = store.measure(&mut control, args.seconds).map_err(failed)?;
+    server.end(&mut control)?;
     store.checks.tell(&mut figures);
     Ok(figures)
 }
 
 /// A running server. Killed if it is not ended.
-struct Server(Child);
+struct Server {
+    child: Child,
+    directory: File,
+}
 
 impl Server {
-    fn start(place: &Path) -> Result<(Self, Client), String> {
+    fn start(place: &Path) -> Result<Self, String> {
         let failed = |error: io::Error| format!("{TOOL}: {error}");
-        // A socket's path may have 107 characters; through the directory it is short wherever that is.
         let directory = File::open(place).map_err(failed)?;
-        let socket = format!("/proc/self/fd/{}/socket", directory.as_raw_fd());
+        let words = [
+            "--port",
+            "0",
+            "--unixsocket",
+            "socket",
+            "--appendonly",
+            "no",
+            "--save",
+            "",
+        ];
         let child = Command::new(TOOL)
-            .args([
-                "--port",
-                "0",
-                "--unixsocket",
-                "socket",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
+            .args(words)
             .current_dir(place)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn();
-        let mut server = Self(child.map_err(failed)?);
+        let child = child.map_err(failed)?;
+        let mut server = Self { child, directory };
         for _ in 0..START_TRIES {
-            if let Ok(stream) = UnixStream::connect(&socket) {
-                return Ok((server, Client(BufReader::new(stream))));
+            if server.connect().is_ok() {
+                return Ok(server);
             }
-            if let Ok(Some(status)) = server.0.try_wait() {
+            if let Ok(Some(status)) = server.child.try_wait() {
                 return Err(format!("{TOOL}: {status}"));
             }
             thread::sleep(START_TRY);
@@ -101,39 +85,57 @@ impl Server {
         Err(format!("{TOOL}: does not listen"))
     }
 
-    fn end(mut self, client: &mut Client) -> Result<(), String> {
+    fn connect(&self) -> io::Result<Client> {
+        // A socket's path may have 107 characters; through the directory it is short wherever that is.
+        let socket = format!("/proc/self/fd/{}/socket", self.directory.as_raw_fd());
+        Ok(Client {
+            stream: BufReader::with_capacity(PIPELINE * VALUE_BYTES, UnixStream::connect(socket)?),
+            commands: Vec::new(),
+        })
+    }
+
+    fn end(mut self, control: &mut Client) -> Result<(), String> {
         // The answer to this is the end of the connection.
-        let _ = client.ask(&[b"SHUTDOWN", b"NOSAVE"]);
-        succeed(TOOL, &mut self.0)
+        let _ = control.ask(&[b"SHUTDOWN", b"NOSAVE"]);
+        succeed(TOOL, &mut self.child)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         // It fails only if it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 /// A connection; speaks the protocol RESP 2.
-struct Client(BufReader<UnixStream>);
+struct Client {
+    stream: BufReader<UnixStream>,
+    /// What is to be sent.
+    commands: Vec<u8>,
+}
 
 impl Client {
-    fn send(&mut self, words: &[&[u8]]) -> io::Result<()> {
-        let mut out = format!("*{}\r\n", words.len()).into_bytes();
+    fn command(&mut self, words: &[&[u8]]) {
+        self.commands.extend(format!("*{}\r\n", words.len()).bytes());
         for word in words {
-            out.extend(format!("${}\r\n", word.len()).bytes());
-            out.extend(*word);
-            out.extend(b"\r\n");
+            self.commands.extend(format!("${}\r\n", word.len()).bytes());
+            self.commands.extend(*word);
+            self.commands.extend(b"\r\n");
         }
-        self.0.get_mut().write_all(&out)
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        self.stream.get_mut().write_all(&self.commands)?;
+        self.commands.clear();
+        Ok(())
     }
 
     /// The text of a simple reply, or the bytes of a string; nothing where there is no such key.
     fn reply(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
-        self.0.read_until(b'\n', &mut line)?;
+        self.stream.read_until(b'\n', &mut line)?;
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
         match text.split_at_checked(1) {
             Some(("+" | ":", rest)) => Ok(rest.as_bytes().to_vec()),
@@ -141,7 +143,7 @@ impl Client {
             Some(("$", length)) => {
                 let length = length.parse::<usize>().map_err(io::Error::other)?;
                 let mut bytes = vec![0; length + 2];
-                self.0.read_exact(&mut bytes)?;
+                self.stream.read_exact(&mut bytes)?;
                 bytes.truncate(length);
                 Ok(bytes)
             }
@@ -151,79 +153,96 @@ impl Client {
     }
 
     fn ask(&mut self, words: &[&[u8]]) -> io::Result<Vec<u8>> {
-        self.send(words)?;
+        self.command(words);
+        self.send()?;
         self.reply()
     }
 }
 
-/// What the server is to hold.
-struct Store<'a> {
-    content: &'a Content,
-    versions: Vec<u32>,
-    page: Vec<u8>,
+/// What the server holds, and who asks for it.
+struct Store {
+    content: Content,
+    keys: usize,
+    clients: Vec<Client>,
     random: Random,
     checks: Checks,
 }
 
-impl Store<'_> {
-    fn send(&mut self, client: &mut Client, key: usize) -> io::Result<()> {
-        self.content.write(&mut self.page, key, self.versions[key]);
-        client.send(&[b"SET", format!("key:{key}").as_bytes(), &self.page])
-    }
-
-    fn get(&mut self, client: &mut Client, key: usize) -> io::Result<()> {
-        let value = client.ask(&[b"GET", format!("key:{key}").as_bytes()])?;
-        let right = value.len() == PAGE_SIZE && self.content.is(&value, key, self.versions[key]);
-        self.checks.note(right);
-        Ok(())
-    }
-
-    /// Every key for the first time; seconds.
-    fn fill(&mut self, client: &mut Client) -> io::Result<f64> {
+impl Store {
+    fn measure(&mut self, control: &mut Client, seconds: f64) -> io::Result<Value> {
+        let fill_s = self.fill()?;
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let gets_per_s = self.read(|| Ok(Instant::now() >= end))?;
         let start = Instant::now();
-        let keys = self.versions.len();
-        for first in (0..keys).step_by(PIPELINE) {
-            let some = first..(first + PIPELINE).min(keys);
-            some.clone().try_for_each(|key| self.send(client, key))?;
+        control.ask(&[b"BGSAVE"])?;
+        let mut told = String::new();
+        let gets_beside_per_s = self.read(|| {
+            told = String::from_utf8_lossy(&control.ask(&[b"INFO", b"persistence"])?).into_owned();
+            Ok(told.contains("rdb_bgsave_in_progress:0"))
+        })?;
+        let bgsave_s = start.elapsed().as_secs_f64();
+        self.checks.note(told.contains("rdb_last_bgsave_status:ok"));
+        Ok(json!({
+            "keys": self.keys,
+            "sets_per_s": self.keys as f64 / fill_s,
+            "gets_per_s": gets_per_s,
+            "gets_beside_per_s": gets_beside_per_s,
+            "bgsave_s": bgsave_s,
+        }))
+    }
+
+    /// Every key; seconds.
+    fn fill(&mut self) -> io::Result<f64> {
+        let start = Instant::now();
+        let client = &mut self.clients[0];
+        let mut value = [0; VALUE_BYTES];
+        for first in (0..self.keys).step_by(PIPELINE) {
+            let some = first..(first + PIPELINE).min(self.keys);
+            for key in some.clone() {
+                self.content.write(&mut value, key, 0);
+                client.command(&[b"SET", format!("key:{key}").as_bytes(), &value]);
+            }
+            client.send()?;
             some.map(|_| client.reply())
                 .try_for_each(|reply| reply.map(|_| ()))?;
         }
         Ok(start.elapsed().as_secs_f64())
     }
 
-    fn read(&mut self, client: &mut Client, seconds: f64, latencies: &mut Latencies) -> io::Result<()> {
-        let end = Instant::now() + Duration::from_secs_f64(seconds);
-        loop {
-            let key = self.random.below(self.versions.len());
-            let start = Instant::now();
-            self.get(client, key)?;
-            let now = Instant::now();
-            latencies.record((now - start).as_nanos() as u64);
-            if now >= end {
-                return Ok(());
+    /// GETs of keys at random by all clients, until `done`, which is asked once a round: how many per second.
+    fn read(&mut self, mut done: impl FnMut() -> io::Result<bool>) -> io::Result<f64> {
+        let start = Instant::now();
+        let mut clients = mem::take(&mut self.clients);
+        let mut asked = Vec::with_capacity(clients.len());
+        for client in &mut clients {
+            asked.push(self.ask(client)?);
+        }
+        let (mut count, mut ends) = (0, false);
+        while !ends {
+            ends = done()?;
+            for (client, keys) in clients.iter_mut().zip(&mut asked) {
+                for key in mem::take(keys) {
+                    let value = client.reply()?;
+                    let right = value.len() == VALUE_BYTES && self.content.is(&value, key, 0);
+                    self.checks.note(right);
+                    count += 1;
+                }
+                if !ends {
+                    *keys = self.ask(client)?;
+                }
             }
         }
+        self.clients = clients;
+        Ok(f64::from(count) / start.elapsed().as_secs_f64())
     }
 
-    /// BGSAVE, and values replaced at random until it is done: its seconds, and their number.
-    fn save(&mut self, client: &mut Client) -> io::Result<(f64, usize)> {
-        let start = Instant::now();
-        client.ask(&[b"BGSAVE"])?;
-        let mut replaced = 0;
-        loop {
-            for _ in 0..LOOK {
-                let key = self.random.below(self.versions.len());
-                self.versions[key] += 1;
-                self.send(client, key)?;
-                client.reply()?;
-            }
-            replaced += LOOK;
-            let told = client.ask(&[b"INFO", b"persistence"])?;
-            let told = String::from_utf8_lossy(&told);
-            if told.contains("rdb_bgsave_in_progress:0") {
-                self.checks.note(told.contains("rdb_last_bgsave_status:ok"));
-                return Ok((start.elapsed().as_secs_f64(), replaced));
-            }
+    /// Sends GETs; their keys.
+    fn ask(&mut self, client: &mut Client) -> io::Result<Vec<usize>> {
+        let keys: Vec<_> = (0..PIPELINE).map(|_| self.random.below(self.keys)).collect();
+        for key in &keys {
+            client.command(&[b"GET", format!("key:{key}").as_bytes()]);
         }
+        client.send()?;
+        Ok(keys)
     }
 }
