@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 
-from common import BUILD, HALVES, ROOT, results_of
+from common import BUILD, ROOT, results_of
 
 UNIT_JSON = BUILD / "unit.json"
+# What takes longest first: then the lines end at about the same time.
+FIRST = ("kill-points", "sem_stacks", "gcc", "sem_madvise", "huge-always", "np-solve", "node", "sem_")
 # What the ordinary user's suite leaves out where root's runs: the longest that both have.
 ROOTS = ("sem_mmap", "sem_mremap", "sem_exec", "sem_fork", "pipeline", "swap-full", "altstacks")
 
@@ -32,22 +34,19 @@ def unit_tests():
     return passed, failed, len(ignored)
 
 
-def start(name, without=()):
-    """Starts both halves of a suite: their results' paths, and what runs them."""
-    left_out = [word for name in without for word in ("--without", name)]
-    halves = []
-    for half, words in HALVES.items():
-        path = results_of(name, half)
-        path.unlink(missing_ok=True)
-        command = [sys.executable, ROOT / "tests/real/run.py", "--suite", name, "--json", path, *words, *left_out]
-        halves.append((path, subprocess.Popen(command, cwd=ROOT)))
-    return halves
+def start(name, lines, **names):
+    """Starts a suite, so many tests at a time: its results' path, and what runs it."""
+    words = [word for option, starts in names.items() for each in starts for word in (f"--{option}", each)]
+    path = results_of(name)
+    path.unlink(missing_ok=True)
+    command = [sys.executable, ROOT / "tests/real/run.py", "--suite", name, "--lines", str(lines), "--json", path, *words]
+    return path, subprocess.Popen(command, cwd=ROOT)
 
 
-def verdicts(halves):
-    """How many tests of these passed, failed and were skipped. A half that crashes counts as one failure."""
+def verdicts(suites):
+    """How many tests of these passed, failed and were skipped. A suite that crashes counts as one failure."""
     found = []
-    for path, run in halves:
+    for path, run in suites:
         run.wait()
         try:
             found += [result["verdict"] for result in json.loads(path.read_text())["results"]]
@@ -66,12 +65,12 @@ def main():
         print("FAIL tests/programs: they did not build")
     # Side by side: most tests wait for disks and timers half of the time.
     if os.geteuid() == 0:
-        halves = start("quick") + start("user", ROOTS)
+        suites = [start("quick", 3, first=FIRST), start("user", 1, without=ROOTS)]
     else:
-        halves = start("user")
+        suites = [start("user", 2)]
         print("SKIP suite quick: it needs root (cgroups, block devices, --delivery thread); the suite for ordinary users runs")
         counts.append((0, 0, 1))
-    counts.append(verdicts(halves))
+    counts.append(verdicts(suites))
     passed, failed, skipped = (sum(column) for column in zip(*counts))
     print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
     return 1 if failed else 0

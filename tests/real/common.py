@@ -13,17 +13,10 @@ VENV_PYTHON = ROOT / ".venv/bin/python"
 MIB = 1 << 20
 NOBODY = 65534
 
-# What `make test` runs side by side, as run.py's words: halves that take as long as each other.
-FIRST = ("sem_", "kill-", "bench-", "np-sort", "node", "gcc")
-HALVES = {
-    "first": tuple(word for name in FIRST for word in ("--only", name)),
-    "second": tuple(word for name in FIRST for word in ("--without", name)),
-}
 
-
-def results_of(suite, half):
-    """Where half of a suite leaves its results."""
-    return BUILD / f"{suite}-{half}.json"
+def results_of(suite):
+    """Where `make test` leaves a suite's results."""
+    return BUILD / f"{suite}.json"
 
 
 class Skip(Exception):

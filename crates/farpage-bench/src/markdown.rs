@@ -403,7 +403,7 @@ mod tests {
             "| 1 | commit abc | `/usr/bin/farpage bench random` | 3 | x,",
             "- a note | with a bar",
             "| random, swap file, 64 MiB | farpage / kernel: 50th, us | 1.25 | P5 &lt;= 0.6: **missed** |",
-            "- random, swap file, 64 MiB: 50th, us **1.25** (P5 &lt;= 0.6: **missed**). Not looked into.",
+            "- random, swap file, 64 MiB: 50th, us **1.25** (P5 &lt;= 0.6: **missed**). Why: nearly all of a touch is",
             "### random, swap file: touches\n\n|  | farpage / kernel | farpage | kernel | target |",
             "| 50th, us | **1.25** (0.625-2.50) | 12.5 (6.25-25.0) | 10.0 (5.00-20.0) | P5 &lt;= 0.6: **missed** |",
         ] {

@@ -220,9 +220,6 @@ impl Published {
 /// What belongs beside the figures of a program.
 #[must_use]
 pub fn beside(workload: Workload, backing: Backing) -> Option<String> {
-    if (workload, backing) == (Workload::Seq, Backing::File) {
-        return Some("P2 also wants 85 % of what the disk reads; what it reads beside as many writes is in the notes above".to_owned());
-    }
     let published = PUBLISHED
         .iter()
         .find(|one| one.stands_beside(workload.name(), backing.name()));
@@ -275,11 +272,6 @@ mod tests {
                 .contains("system time 2 to 11 % less")
         );
         assert!(beside(Workload::Swapoff, Backing::Compressed).is_none());
-        assert!(
-            beside(Workload::Seq, Backing::File)
-                .expect("P2")
-                .starts_with("P2")
-        );
         assert!(beside(Workload::Fill, Backing::File).is_none());
     }
 }

@@ -164,12 +164,15 @@ impl<'a> Line<'a> {
     }
 }
 
+/// A ratio so near to 1 is shown as 1.
+const TIE: f64 = 0.0005;
+
 /// Whether a ratio of a measure is worse than the other side's.
 #[must_use]
 pub fn is_worse(words: &str, ratio: f64) -> bool {
     match Better::of(words) {
-        Some(Better::More) => ratio < 1.0,
-        Some(Better::Less) => ratio > 1.0,
+        Some(Better::More) => ratio < 1.0 - TIE,
+        Some(Better::Less) => ratio > 1.0 + TIE,
         None => false,
     }
 }
