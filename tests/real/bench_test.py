@@ -1,5 +1,6 @@
 """`farpage bench`: it measures both sides, and leaves the machine as it was however it ends."""
 
+import functools
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from cases import alone
 from common import FARPAGE, Skip, check
 from context import test, until
 from huge_test import whole_pages
@@ -38,6 +40,17 @@ class Machine:
         return [path for path in self.left() if path.startswith("/sys/block/")]
 
 
+def swaps_alone(run):
+    """The kernel has one swap for all: what is on for one test is used, emptied and found by those beside it."""
+
+    @functools.wraps(run)
+    def by_itself(context):
+        with alone("swap"):
+            run(context)
+
+    return by_itself
+
+
 def start(context, *words):
     return subprocess.Popen(
         [FARPAGE, "bench", *words, "--dir", context.directory],
@@ -55,6 +68,7 @@ def kernel_sides():
 
 
 @test("bench-smoke", ("quick", "soak"))
+@swaps_alone
 def bench_smoke(context):
     """A tiny run gives ratios; it, and runs that are ended in the middle of the kernel's side, leave nothing behind."""
     sides, machine = kernel_sides(), Machine(context.directory)
@@ -122,6 +136,7 @@ def ended_in_the_middle(context, side, number, machine, name="seq"):
 
 
 @test("bench-report", ("quick", "soak"))
+@swaps_alone
 def bench_report(context):
     """A document says what was measured; it can be written again from what is stored, and of several runs side by side."""
     sides, stored = kernel_sides(), [context.directory / name for name in ("a.json", "b.json")]
@@ -150,6 +165,7 @@ def bench_report(context):
 
 
 @test("bench-programs", ("soak",))
+@swaps_alone
 def bench_programs(context):
     """Programs of other people, one that fits, and data in a mapped file; what they made is gone afterwards."""
     for tool in ("gcc", "redis-server"):
@@ -170,6 +186,7 @@ def bench_programs(context):
 
 
 @test("bench-swapoff", ("quick", "soak"))
+@swaps_alone
 def bench_swapoff(context):
     """Both sides empty an area, in every order; a benchmark that is ended while the kernel does leaves nothing behind."""
     sides, machine = kernel_sides(), Machine(context.directory)
@@ -193,6 +210,7 @@ def bench_swapoff(context):
 
 
 @test("bench-huge", ("quick", "soak"))
+@swaps_alone
 def bench_huge(context):
     """Huge pages leave and come back on every kind of swap; where they are switched off there are none."""
     sides, machine, report = kernel_sides(), Machine(context.directory), context.directory / "bench.json"
@@ -216,6 +234,7 @@ def bench_huge(context):
 
 
 @test("bench-orphans", ("quick", "soak"))
+@swaps_alone
 def bench_orphans(context):
     """What a benchmark left that was killed with its keeper (cgroup, swap, file) is taken away by the next one.
 

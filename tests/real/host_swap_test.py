@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from cases import farpage_run
+from cases import alone, farpage_run
 from common import BUILD, Skip, check
 from context import last_words, test
 from proc import Job, Limits
@@ -53,7 +53,7 @@ def kernel_swapped():
 def host_swap_test(context):
     """The limit of the cgroup lies below the budget, so the kernel swaps what farpage keeps. Such a page was once taken for one that
     is gone, and the program stopped: in one of two runs."""
-    with host_swap(context.directory, 512):
+    with alone("swap"), host_swap(context.directory, 512):
         for name, mib in (("sem_fork", 24), ("sem_mremap", 48), ("sem_stacks", 48)):
             before = kernel_swapped()
             argv = [*farpage_run(40, context.delivery, extra=["--eager"]), program(name), mib]

@@ -169,7 +169,8 @@ const REASONS: &[Reason] = &[
         "nothing but fork lets two processes have one page of anonymous memory, so what comes back comes back for the server and for the \
          child that saves, twice, where the kernel maps one page for both: each has half of the RAM. Then the swap file is more than half \
          full, so no slot is kept, and what was only read is written again (900,000 pages out for 800,000 in)",
-        "managed memory as private mappings of a file in RAM, in which what comes back could be shared",
+        "slots that the other process has too kept with the page whatever the room (they are taken anyhow), then managed memory as private \
+         mappings of a file in RAM, in which what comes back could be shared",
     ),
     reason(
         ["redis", "file"],
