@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import host_swap_test
+import huge_test
 from cases import fresh_directory, run_case
 from cgroup import Cgroup, sweep
 from common import BUILD, FARPAGE, NOBODY, Result, Skip
@@ -58,10 +59,10 @@ SIGNAL_IN_QUICK = (
 # budgets of 70 MiB and more.
 SETTINGS = (
     *((f"readahead-{policy}", ("--readahead", policy), 1) for policy in ("none", "cluster", "vma")),
-    ("huge-madvise", ("--huge", "madvise"), 2),
+    ("huge-madvise", huge_test.SETTINGS["madvise"], 2),
     ("huge-always", ("--huge", "always"), 2),
-    ("huge-touched", ("--huge", "always", "--huge-swapin", "touched"), 2),
-    ("huge-split", ("--huge", "always", "--huge-swapout", "split-early", "--huge-swapin", "touched"), 2),
+    ("huge-touched", huge_test.SETTINGS["touched"], 2),
+    ("huge-split", huge_test.SETTINGS["split-early"], 2),
 )
 
 

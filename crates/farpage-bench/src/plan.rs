@@ -418,13 +418,10 @@ const FARPAGE: Side = Side::Farpage(Way::Own);
 /// The kinds of swap that a workload is run on, each with the kernel's side beside it; notes on what is left out.
 fn backings(workload: Workload, able: &Abilities, notes: &mut Vec<String>) -> Vec<(Backing, Against)> {
     let mut found = vec![(Backing::File, Against::KernelFile)];
-    let left_out = match workload {
-        Workload::Solve => Some("solve: left out for compressed RAM, since random floats do not compress"),
-        _ => None,
-    };
-    match left_out {
-        Some(why) => notes.push(why.to_owned()),
-        None => found.push((Backing::Compressed, Against::KernelZram)),
+    if workload == Workload::Solve {
+        notes.push("solve: left out for compressed RAM, since random floats do not compress".to_owned());
+    } else {
+        found.push((Backing::Compressed, Against::KernelZram));
     }
     if workload == Workload::Huge {
         found.extend(in_memory(workload, able, notes).map(|backing| (backing, Against::KernelZram)));
