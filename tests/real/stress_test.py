@@ -1,10 +1,12 @@
 """The stress program in many shapes, and processes killed at random moments: no wrong byte, hang or leak."""
 
+import contextlib
 import itertools
 import json
 import os
 import random
 import signal
+import subprocess
 import time
 
 from cases import alone, digest, require, truth
@@ -92,6 +94,22 @@ for _suite, _shapes, _seconds in (("quick", QUICK_SHAPES, QUICK_SECONDS), ("soak
         _name = "stress-{}M-{}t-{}p{}".format(*_shape[:3], "-signals" if _shape[3] else "")
         REGISTRY.append(Test(_name, stress(_shape, _seconds), (_suite,), True))
 REGISTRY.append(Test("stress-32M-4t-2p-user", stress((32, 4, 2, 0), 10), ("user",), True))
+
+
+@test("stress-busy-machine", ("quick", "soak"), per_delivery=True, grows=True)
+def stress_busy_machine(context):
+    """32 threads that fork where others want the CPUs too. What was missing each once moved out by itself, of what fork shares; and
+    when their process had nothing left, they took hundreds of pages beyond the budget while its children stored theirs."""
+    seed = random.randrange(1 << 30)
+    argv = [program("stress"), "--seconds", 60 if context.soak else 8, "--threads", 32, "--procs", 1, "--mb", 384, "--seed", seed]
+    with contextlib.ExitStack() as stack:
+        for _ in range(4 * os.cpu_count()):
+            busy = stack.enter_context(subprocess.Popen(["sh", "-c", "while :; do :; done"]))
+            stack.callback(busy.kill)
+        got = context.budget_run(96, argv, timeout_s=240, kernel_mib=4)
+    check(got.code == 0, f"seed {seed}: {failures(got)}")
+    overruns = got.stats["limit_overrun"]
+    check(overruns == 0, f"seed {seed}: {overruns} times the budget was overrun")
 
 
 @test("kill-children", per_delivery=True, grows=True)

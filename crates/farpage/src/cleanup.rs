@@ -99,6 +99,7 @@ pub fn give_up(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64, state: u32
     for word in [
         &entry.resident,
         &entry.frames,
+        &entry.storing,
         &entry.kept,
         &entry.owed,
         &entry.promised,

@@ -568,6 +568,21 @@ impl Header {
         self.free_blocks() - self.excess(0) - spare + compressed * (self.compression_permille() - 1000) / 1000
     }
 
+    /// Pages that have ever left the programs of the tree, each counted on its way to a frame and from there: does not stand still while
+    /// any process makes room.
+    pub fn pages_left(&self) -> u64 {
+        let ways = [
+            Counter::Pgsteal,
+            Counter::Zswpout,
+            Counter::Pswpout,
+            Counter::SwpoutZero,
+            Counter::SwpoutUnchanged,
+        ];
+        ways.iter()
+            .map(|way| self.counters[*way as usize].load(Ordering::Relaxed))
+            .fold(0, u64::wrapping_add)
+    }
+
     /// Whether all swap is full: what leaves waits for what comes back.
     pub fn is_swap_full(&self) -> bool {
         let [used, most] = [&self.zpages_used, &self.zpages_limit].map(|count| count.load(Ordering::Relaxed));

@@ -64,7 +64,7 @@ fn reclaim_by(mm: &Mm, pages: i64, measured: Option<&Who>) -> u64 {
         // While others store theirs, there is nothing to do but to wait.
         if has_too_many_waiting(mm) {
             stored += store_oldest(mm, BLOCK);
-        } else if !leaving || (stored == 0 && mm.frames.storing.load(Ordering::Relaxed) == 0) {
+        } else if !leaving || (stored == 0 && !are_leaving(mm)) {
             moved = evict_windows(mm, wanted, measured);
             stored = if moved == 0 {
                 store_oldest(mm, BLOCK)
@@ -94,14 +94,19 @@ pub fn ahead(mm: &Mm, pages: i64) -> u64 {
     reclaim_by(mm, pages, Some(&mm.who))
 }
 
-/// Whether the tree is over its limit, and this process has so much in frames, all of them to be stored then, that more would not
-/// free anything sooner. Pages that fork shares are copied to be moved: 32 threads that each moved out what was missing once
-/// held 25 MiB too much. Not where frames can't be stored (all swap is full): other pages may be zeros, which need no place.
+/// Whether the tree is over its limit, and this process has so much in frames or on its way there, all of it to be stored then,
+/// that more would not free anything sooner. Pages that fork shares are copied to be moved: 32 threads that each moved out what was
+/// missing once held 25 MiB too much, and 6 when only what had arrived was counted. Not where frames can't be stored (all swap is full): other pages may be zeros, which need no place.
 fn is_enough_leaving(mm: &Mm) -> bool {
     let excess = mm.header().excess(0);
     excess > BLOCK as i64
-        && mm.entry().frames.load(Ordering::Relaxed) >= excess.min(LEAVING_MAX)
+        && mm.entry().frames.load(Ordering::Relaxed) + mm.frames.moving() >= excess.min(LEAVING_MAX)
         && !mm.frames.released.failed_lately(sys::now_ns())
+}
+
+/// Whether some thread of this process is moving pages out or storing them, so that there will be room.
+fn are_leaving(mm: &Mm) -> bool {
+    mm.frames.moving() > 0 || mm.entry().storing.load(Ordering::Relaxed) > 0
 }
 
 /// Whether there is no hope of room, and so much waits in frames that more would only be taken back. (Once all of a program did,
@@ -119,8 +124,12 @@ fn evict_windows(mm: &Mm, pages: u64, measured: Option<&Who>) -> u64 {
     let most = thread::spare(mm).clamp(1, WRITE_MAX as i64) as u64;
     let mut moved = 0;
     while moved < pages.min(most) {
+        // Other threads move out meanwhile.
+        if moved > 0 && is_enough_leaving(mm) {
+            break;
+        }
         let start = measured.map(|_| sys::thread_ns());
-        let more = evict_window(mm);
+        let more = mm.frames.while_moving(|| evict_window(mm));
         if let (Some(who), Some(start)) = (measured, start) {
             who.note_moved(sys::thread_ns() - start, more);
         }
@@ -140,8 +149,7 @@ fn evict_windows(mm: &Mm, pages: u64, measured: Option<&Who>) -> u64 {
 fn store_surplus(mm: &Mm) -> u64 {
     let mut stored = 0;
     loop {
-        let waiting =
-            mm.entry().frames.load(Ordering::Relaxed) - mm.frames.storing.load(Ordering::Relaxed) as i64;
+        let waiting = mm.entry().frames.load(Ordering::Relaxed) - mm.entry().storing.load(Ordering::Relaxed);
         let surplus = waiting - cache_target(mm) * BLOCK as i64;
         if surplus < BLOCK as i64 {
             break;

@@ -20,6 +20,8 @@ pub struct ProcEntry {
     pub execing: AtomicU32,
     pub resident: AtomicI64,
     pub frames: AtomicI64,
+    /// Of those, pages that are being stored.
+    pub storing: AtomicI64,
     /// About how many of both keep the slot they came from (see `kept`).
     pub kept: AtomicI64,
     /// What of the two above has been added to `Header::charged`.

@@ -50,8 +50,8 @@ pub struct Frames {
     staging: AtomicU64,
     zeros: AtomicU64,
     pub(super) blocks: [Block; BLOCKS],
-    /// Pages in blocks that are being stored: counted as frames still.
-    pub(super) storing: AtomicU64,
+    /// Pages of the windows that threads are moving out of, at most: not counted as frames yet.
+    moving: AtomicU64,
     /// Tells those who wait for room of frames that were given back.
     pub released: Released,
     pub(super) scattered: Scattered,
@@ -94,7 +94,7 @@ impl Frames {
                     spares: AtomicU64::new(0),
                 }
             }; BLOCKS],
-            storing: AtomicU64::new(0),
+            moving: AtomicU64::new(0),
             released: Released::new(),
             scattered: Scattered::new(),
             lists: Spin::new(Lists {
@@ -145,6 +145,18 @@ impl Frames {
     pub fn is_sample(&self, frame: u64) -> bool {
         let block = self.blocks.get((frame / BLOCK) as usize);
         block.is_some_and(|block| block.sampled.load(Ordering::Relaxed) >> (frame % BLOCK) & 1 == 1)
+    }
+
+    /// Moves pages of one window out, which others count on meanwhile.
+    pub(super) fn while_moving(&self, evict: impl FnOnce() -> u64) -> u64 {
+        self.moving.fetch_add(BLOCK, Ordering::Relaxed);
+        let moved = evict();
+        self.moving.fetch_sub(BLOCK, Ordering::Relaxed);
+        moved
+    }
+
+    pub(super) fn moving(&self) -> i64 {
+        self.moving.load(Ordering::Relaxed) as i64
     }
 
     /// A free block. They are handed out one after the other, so that those stored together, the oldest, lie together

@@ -4,15 +4,16 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::stats::Counter;
 
-use super::{BLOCK, reclaim};
+use super::{BLOCK, are_leaving, reclaim};
 use crate::mm::Mm;
+use crate::pool::ProcEntry;
 use crate::store::WRITE_MAX;
 use crate::sys;
 
 const MS: u64 = 1_000_000;
-/// How long a thread waits while nothing at all is given back, in nanoseconds.
+/// How long a thread waits while no process of the tree gives anything back, in nanoseconds.
 const PATIENCE_NS: u64 = 200 * MS;
-/// The same where some thread is storing pages: the device may be slow.
+/// The same where some thread is moving pages out or storing them: the device may be slow, the machine busy.
 const PATIENCE_STORING_NS: u64 = 5_000 * MS;
 /// The same where the limit could not be reached a moment ago: it is not waited for again by every single fault. And how long a fault
 /// waits in all where there is no hope of room, though now and then something is given back: exchanging pages one by one keeps to the
@@ -155,6 +156,7 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
     mm.who.note_fault(start);
     let released = &mm.frames.released;
     let mut seen = released.times.load(Ordering::SeqCst);
+    let mut left = header.pages_left();
     let (mut idle_since, mut asked) = (start, 0);
     if !mm.who.is_by_faults() {
         header.count(Counter::Allocstall, 1);
@@ -163,8 +165,9 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
     while excess() > 0 {
         let done = reclaim(mm, excess().clamp(BLOCK as i64, WRITE_MAX as i64));
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
+        let left_before = core::mem::replace(&mut left, header.pages_left());
         let now = sys::now_ns();
-        if done > 0 || seen != before {
+        if done > 0 || seen != before || left != left_before {
             idle_since = now;
         }
         let waited = if header.is_hopeless() {
@@ -190,13 +193,18 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
     fits
 }
 
-/// How long nothing may happen before the limit is overrun, in nanoseconds. By time, not by sleeps: 32 threads that woke each
-/// other by asking once gave up after a few milliseconds, and each made it worse for the others.
+/// How long nothing may happen in the tree before the limit is overrun, in nanoseconds. By time, not by sleeps: 32 threads that woke
+/// each other by asking once gave up after a few milliseconds, and each made it worse for the others. A process that has nothing left
+/// waits for those that have: 32 threads of one whose children held all of 96 MiB once took 7 MiB more while these stored theirs.
 fn patience(mm: &Mm, now: u64) -> u64 {
-    if mm.frames.storing.load(Ordering::Relaxed) > 0 && !mm.frames.released.failed_lately(now) {
+    let storing = |entry: &ProcEntry| entry.storing.load(Ordering::Relaxed) > 0;
+    if are_leaving(mm) && !mm.frames.released.failed_lately(now) {
         PATIENCE_STORING_NS
     } else if is_lately(&OVERRUN_NS, now) {
         PATIENCE_OVER_NS
+    } else if mm.pool().processes().iter().any(storing) {
+        // One of them may be stopped; then this is waited for once.
+        PATIENCE_STORING_NS
     } else {
         PATIENCE_NS
     }

@@ -42,25 +42,25 @@ pub fn store_oldest(mm: &Mm, pages: u64) -> u64 {
     let mut stored = 0;
     if len > 0 {
         let blocks = blocks[..len].iter().map(|block| mm.frames.filled(*block));
-        mm.frames.storing.fetch_add(count, Ordering::Relaxed);
+        mm.entry().storing.fetch_add(count as i64, Ordering::Relaxed);
         store::store_frames(mm, blocks.clone());
         stored = release_blocks(mm, blocks.clone());
         if stored == 0 && blocks.clone().any(|block| is_stuck(mm, &block)) {
             mm.frames.released.tell_of_failure();
         }
-        mm.frames.storing.fetch_sub(count, Ordering::Relaxed);
+        mm.entry().storing.fetch_sub(count as i64, Ordering::Relaxed);
     }
     stored + place.map_or(0, |place| store_place(mm, place))
 }
 
 fn store_place(mm: &Mm, place: u64) -> u64 {
     let held = mm.places.get(place).held.load(Ordering::Relaxed);
-    mm.frames.storing.fetch_add(held, Ordering::Relaxed);
+    mm.entry().storing.fetch_add(held as i64, Ordering::Relaxed);
     let stored = huge_out::store(mm, place);
     if stored == 0 {
         mm.frames.released.tell_of_failure();
     }
-    mm.frames.storing.fetch_sub(held, Ordering::Relaxed);
+    mm.entry().storing.fetch_sub(held as i64, Ordering::Relaxed);
     stored
 }
 
