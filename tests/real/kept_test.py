@@ -28,6 +28,17 @@ def kept_unchanged(context):
     check(written < pages * 5 // 4, f"{written} pages were written, of {pages} that changed once")
 
 
+@test("kept-of-children", per_delivery=True)
+def kept_of_children(context):
+    """What processes share since a fork they read from one slot, wherever it lies, and leave it there. Each wrote a copy of its own, which
+    doubled the compressed tier."""
+    for budget, words, way in ((24, ["--swap", f"{context.directory}:1G"], "pswpout"), (48, ["--swap", "compressed"], "zswpout")):
+        got = context.budget_run(budget, [program("readers"), 64, 1, 2], timeout_s=120, extra=words)
+        check(got.code == 0 and "ok readers" in got.out, failures(got))
+        stored, spared = got.stats[way], got.stats["swpout_unchanged"]
+        check(spared > 64 * PAGES_PER_MIB // 4, f"{budget} MiB: {stored} pages stored, {spared} left unchanged")
+
+
 @test("kept-scarce")
 def kept_scarce(context):
     """Swap that is more than half full: what one process's pages keep is there for the other's, and all that fits fits."""

@@ -5,8 +5,9 @@
 //! number as a polynomial at a point that this process draws and nobody is told: two contents have the same with a chance of
 //! 2^-87, whoever chose them. A page whose digest was overwritten by another one, for want of room, counts as changed.
 //!
-//! A slot is kept only while those with a block are not scarce, and where the page would be written when it leaves: what is
-//! compressed in RAM would lie there twice. Kept slots are given up as soon as more than half of the slots are taken.
+//! A slot that is this page's alone is kept only while those with a block are not scarce, and where the page would be written when it
+//! leaves: what is compressed in RAM would lie there twice. Such slots are given up as soon as more than half of all are taken. One
+//! that another process has too, after a fork, is there in any case, wherever its content lies: it is kept while it is.
 //!
 //! The name in the page's word is a reference like any other, whatever kind the page is: it comes and goes with the word
 //! ([`PageState::named_slot`]). `ProcEntry::kept` says how many there are, or more: it is raised before a word names its slot, and lowered
@@ -210,17 +211,32 @@ fn store(place: &[AtomicU64; 2], digest: [u64; 2]) {
     place[1].store(digest[1], Ordering::Release);
 }
 
-/// Whether pages of the window that `page` lies in are to keep their slots when they come back into the program.
-#[must_use]
-pub fn wants(mm: &Mm, page: u64) -> bool {
-    mm.kept.pays(page / BLOCK) && may_keep(mm, page)
+/// Which slots stay with pages that come back.
+#[derive(Clone, Copy)]
+pub struct Terms {
+    /// Those of one page.
+    own: bool,
+    /// Those that other processes have too.
+    shared: bool,
 }
 
-fn may_keep(mm: &Mm, page: u64) -> bool {
-    mm.kept.is_on() && leaves_for_a_file(mm, page) && {
-        let (used, all) = slot_batch::with_block(mm);
-        used * 8 <= all * 3
+/// On what terms pages of the window that `page` lies in are to keep their slots when they come back into the program; none: they are not.
+#[must_use]
+pub fn terms(mm: &Mm, page: u64) -> Option<Terms> {
+    may_keep(mm, page).filter(|_| mm.kept.pays(page / BLOCK))
+}
+
+fn may_keep(mm: &Mm, page: u64) -> Option<Terms> {
+    if !mm.kept.is_on() {
+        return None;
     }
+    let (used, all) = slot_batch::with_block(mm);
+    let terms = Terms {
+        own: used * 8 <= all * 3 && leaves_for_a_file(mm, page),
+        // What is kept counts as free: with hardly a free block left, that would be a lie.
+        shared: used * 16 <= all * 15 && mm.header().forks.load(Ordering::Relaxed) > 0,
+    };
+    (terms.own || terms.shared).then_some(terms)
 }
 
 /// Whether a page would be written to a file if it left now: there is no compressed tier, or that is full, or does not pay.
@@ -232,20 +248,25 @@ fn leaves_for_a_file(mm: &Mm, page: u64) -> bool {
         || tiers::passes_through(mm, page / BLOCK)
 }
 
-/// Whether `slot` can stay with a page: its content lies in a block of a file that stays.
-fn can_stay(mm: &Mm, slot: u32) -> bool {
-    matches!(
-        mm.pool().swap_table().load(slot).backing(),
-        Some(Backing::Device { .. })
-    ) && tiers::stays(mm.pool(), slot)
+/// Whether `slot` can stay with a page: its content lies in a tier that is not being emptied.
+fn can_stay(mm: &Mm, terms: Terms, slot: u32) -> bool {
+    let word = mm.pool().swap_table().load(slot);
+    let is_shared = terms.shared && word.count() > 1;
+    match word.backing() {
+        Some(Backing::Device { .. }) => (terms.own || is_shared) && tiers::stays(mm.pool(), slot),
+        Some(Backing::Compressed(_)) => {
+            is_shared && mm.header().control.tier_shut.load(Ordering::Relaxed) == 0
+        }
+        _ => false,
+    }
 }
 
 /// A page whose content is `content` comes into the program from `slot`, which it is to keep if it can: the slot, or 0. The caller
 /// has locked the page's word, which names the slot; it puts the slot where the answer is 0, and where it is not counts it before the word is
 /// unlocked.
 #[must_use]
-pub fn keep(mm: &Mm, slot: u32, content: &Page) -> u32 {
-    if slot == 0 || !can_stay(mm, slot) {
+pub fn keep(mm: &Mm, terms: Terms, slot: u32, content: &Page) -> u32 {
+    if slot == 0 || !can_stay(mm, terms, slot) {
         return 0;
     }
     mm.kept.note(slot, content);
@@ -257,7 +278,7 @@ pub fn keep(mm: &Mm, slot: u32, content: &Page) -> u32 {
 pub fn taken_back(mm: &Mm, page: u64, seen: PageState, then: PageState) {
     let slot = seen.slot();
     if slot != 0 && seen.readahead() {
-        if !wants(mm, page) {
+        if !terms(mm, page).is_some_and(|terms| can_stay(mm, terms, slot)) {
             give_up(mm, page, then, slot);
             return;
         }
@@ -270,9 +291,10 @@ pub fn taken_back(mm: &Mm, page: u64, seen: PageState, then: PageState) {
 /// Of `slots`, those that stay with the pages that come into frames from them; 0 for the others. Nobody touches such a page
 /// without taking it from its frame first, so no digest is needed.
 pub fn keep_in_frames(mm: &Mm, page: u64, slots: &[u32], kept: &mut [u32]) {
-    let may = may_keep(mm, page);
+    let terms = may_keep(mm, page);
     for (kept, slot) in kept.iter_mut().zip(slots) {
-        *kept = if may && can_stay(mm, *slot) { *slot } else { 0 };
+        let stays = terms.is_some_and(|terms| can_stay(mm, terms, *slot));
+        *kept = if stays { *slot } else { 0 };
     }
 }
 
@@ -296,7 +318,11 @@ pub fn is_there(mm: &Mm, page: u64, frame: u64) -> bool {
     }
     kill_point!("kept-judged");
     if is_unchanged {
-        mm.unlock(page, seen, PageState::swapped(slot));
+        mm.unlock(
+            page,
+            seen,
+            PageState::stamped(slot, mm.header().workingset.stamp()),
+        );
         mm.entry().kept.fetch_sub(1, Ordering::Relaxed);
         mm.header().count(Counter::SwpoutUnchanged, 1);
     } else {
@@ -324,20 +350,36 @@ pub fn leave(mm: &Mm, page: u64, slot: u32) -> bool {
     locked
 }
 
-/// Whether kept slots are to be given up: more than half of all are taken.
+/// Which kept slots are to be given up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Those that were shared when they were kept, and whose content lies in RAM.
+    Doubles,
+    /// All that no other process has.
+    Own,
+    All,
+}
+
+/// Which kept slots are to be given up now: more than half of all are taken, or others may have put theirs.
 #[must_use]
-pub fn are_to_go(mm: &Mm) -> bool {
-    mm.entry().kept.load(Ordering::Relaxed) > 0 && {
-        let (used, all) = slot_batch::with_block(mm);
-        used * 2 > all
+pub fn are_to_go(mm: &Mm) -> Option<Which> {
+    if mm.entry().kept.load(Ordering::Relaxed) <= 0 {
+        return None;
+    }
+    let (used, all) = slot_batch::with_block(mm);
+    let is_compressed = mm.header().zpages_used.load(Ordering::Relaxed) > 0;
+    if used * 2 > all {
+        Some(Which::Own)
+    } else {
+        (is_compressed && mm.header().forks.load(Ordering::Relaxed) > 0).then_some(Which::Doubles)
     }
 }
 
 /// Gives some of the kept slots up. The gate is held shared.
-pub fn give_up_some(mm: &Mm) {
+pub fn give_up_some(mm: &Mm, which: Which) {
     let all = chunks(mm);
     let turn = (0..all).map(|_| mm.kept.hand.fetch_add(1, Ordering::Relaxed) % all);
-    turn.filter(|chunk| give_up_in(mm, *chunk))
+    turn.filter(|chunk| give_up_in(mm, *chunk, which))
         .take(TURN)
         .for_each(drop);
 }
@@ -351,10 +393,13 @@ pub fn give_up_all(mm: &Mm) -> bool {
     if before <= 0 || now.saturating_sub(mm.kept.vain_ns.load(Ordering::Relaxed)) < VAIN_NS {
         return false;
     }
-    for chunk in 0..chunks(mm) {
-        give_up_in(mm, chunk);
-    }
-    let gone = kept() < before;
+    // Slots that others have too are not free then, but where they are no more than kept there either, the last one frees them.
+    let gone = [Which::Own, Which::All].into_iter().any(|which| {
+        for chunk in 0..chunks(mm) {
+            give_up_in(mm, chunk, which);
+        }
+        kept() < before
+    });
     if !gone {
         mm.kept.vain_ns.store(now, Ordering::Relaxed);
     }
@@ -367,19 +412,28 @@ fn chunks(mm: &Mm) -> u64 {
 }
 
 /// Gives up what is kept in a chunk; false: nothing of it was ever touched.
-fn give_up_in(mm: &Mm, chunk: u64) -> bool {
+fn give_up_in(mm: &Mm, chunk: u64, which: Which) -> bool {
     let first = chunk * CHUNK_PAGES;
     let touched = mm.chunk(first).load(Ordering::Relaxed) & TOUCHED != 0;
     if touched {
         for page in first..first + CHUNK_PAGES {
             let kept = mm.load(page).kept_slot();
-            // Where nothing can be written it is worth more than it takes.
-            if let Some(slot) = kept.filter(|slot| tiers::may_be_written(mm, *slot)) {
+            if let Some(slot) = kept.filter(|slot| is_to_go(mm, *slot, which)) {
                 leave(mm, page, slot);
             }
         }
     }
     touched
+}
+
+fn is_to_go(mm: &Mm, slot: u32, which: Which) -> bool {
+    let word = mm.pool().swap_table().load(slot);
+    let is_double = matches!(word.backing(), Some(Backing::Compressed(_)));
+    if word.count() > 1 && which != Which::All {
+        return false;
+    }
+    // Where nothing can be written a block is worth more than it takes.
+    is_double || (which != Which::Doubles && tiers::may_be_written(mm, slot))
 }
 
 #[cfg(test)]

@@ -367,16 +367,16 @@ impl<'a> Batch<'a> {
             return;
         };
         mm.queue.arriving(self.pages[first], places.len() as u64);
-        let wants = kept::wants(mm, self.pages[first]);
+        let terms = kept::terms(mm, self.pages[first]);
         let (mut kept, mut stay) = ([0; SPAN], 0);
-        let most = if wants { places.len() as i64 } else { 0 };
+        let most = terms.map_or(0, |_| places.len() as i64);
         mm.entry().kept.fetch_add(most, Ordering::Relaxed);
         // The words are changed here: see puts::leave.
         let _step = mm.entry().puts.begin();
         for place in places.clone() {
             let page = self.pages[place];
-            if wants {
-                kept[place - first] = kept::keep(mm, self.slots[place], &context.bounce[place]);
+            if let Some(terms) = terms {
+                kept[place - first] = kept::keep(mm, terms, self.slots[place], &context.bounce[place]);
                 stay += i64::from(kept[place - first] != 0);
             }
             mm.note_resident(page, 1);

@@ -156,9 +156,9 @@ extern "C" fn reclaimer_main() -> ! {
             let _inside = mm.gate.shared();
             mm.work_areas.return_unused(now);
         }
-        if kept::are_to_go(mm) {
+        if let Some(which) = kept::are_to_go(mm) {
             let _inside = mm.gate.shared();
-            kept::give_up_some(mm);
+            kept::give_up_some(mm, which);
         }
         if writeback::is_due(mm) {
             let _inside = mm.gate.shared();
