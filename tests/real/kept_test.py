@@ -1,10 +1,11 @@
 """Slots that stay with pages that came back (decision 0027): what leaves unchanged is not written again, and no slot is missing
 for that where they are scarce, or their area leaves."""
 
+import json
 import time
 
 from common import FARPAGE, check
-from context import test, until
+from context import last_words, test, until
 from semantics_test import failures, program
 from stress_test import checked
 from swapoff_test import Tree, finish, start
@@ -37,6 +38,26 @@ def kept_of_children(context):
         check(got.code == 0 and "ok readers" in got.out, failures(got))
         stored, spared = got.stats[way], got.stats["swpout_unchanged"]
         check(spared > 64 * PAGES_PER_MIB // 4, f"{budget} MiB: {stored} pages stored, {spared} left unchanged")
+
+
+@test("kept-doubles")
+def kept_doubles(context):
+    """What kept its place in the compressed tier because children had it too lies there twice when they have ended: that is given up."""
+    with context.start(48, [program("readers"), 64, 1, 1, 10], extra=["--swap", "compressed"]) as job:
+        until("the child's end", lambda: "children ended" in job.out.read_text())
+        seen = []
+
+        def once():
+            report = checked(context, job.process.pid)
+            stat = json.loads(context.plain([FARPAGE, "stat", job.process.pid, "--json"]).out)
+            resident = (stat["resident_bytes"] + stat["frames_bytes"]) // 4096
+            seen[:] = [report["slots"], resident, stat["swpout_unchanged"]]
+            return report["slots"] + resident <= 64 * PAGES_PER_MIB + 64
+
+        until("each page in one place", once, seconds=8, job=job)
+        check(seen[2] > 0, f"slots, resident pages, pages left unchanged: {seen}")
+        check(job.wait() == 0, last_words(job))
+        context.finish(job)
 
 
 @test("kept-scarce")

@@ -42,7 +42,7 @@ const REASONS: &[Reason] = &[
         "the reclaimer writes 1 MiB at a time and waits for it, 60 to 75 % of its time, while three threads read: farpage has 40 to 60 % of \
          what the disk gives both ways. 85 % of what it reads alone is not to be had beside as many writes, nor is five times the \
          kernel's speed on a slow day (see the notes above)",
-        "several writes under way at a time",
+        "not known: a second reclaimer, so that two writes are under way, gained nothing",
     ),
     reason(
         ["random", "compressed"],
@@ -167,10 +167,8 @@ const REASONS: &[Reason] = &[
         ["redis", ""],
         &["gets_beside", "bgsave"],
         "nothing but fork lets two processes have one page of anonymous memory, so what comes back comes back for the server and for the \
-         child that saves, twice, where the kernel maps one page for both: each has half of the RAM. Then the swap file is more than half \
-         full, so no slot is kept, and what was only read is written again (900,000 pages out for 800,000 in)",
-        "slots that the other process has too kept with the page whatever the room (they are taken anyhow), then managed memory as private \
-         mappings of a file in RAM, in which what comes back could be shared",
+         child that saves, twice, where the kernel maps one page for both: each has half of the RAM",
+        "managed memory as private mappings of a file in RAM, in which what comes back could be shared",
     ),
     reason(
         ["redis", "file"],

@@ -223,7 +223,8 @@ pub struct Terms {
 /// On what terms pages of the window that `page` lies in are to keep their slots when they come back into the program; none: they are not.
 #[must_use]
 pub fn terms(mm: &Mm, page: u64) -> Option<Terms> {
-    may_keep(mm, page).filter(|_| mm.kept.pays(page / BLOCK))
+    let pays = mm.kept.pays(page / BLOCK);
+    pays.then(|| may_keep(mm, page)).flatten()
 }
 
 fn may_keep(mm: &Mm, page: u64) -> Option<Terms> {
@@ -357,6 +358,7 @@ pub enum Which {
     Doubles,
     /// All that no other process has.
     Own,
+    /// Those that others have too.
     All,
 }
 
@@ -428,12 +430,13 @@ fn give_up_in(mm: &Mm, chunk: u64, which: Which) -> bool {
 
 fn is_to_go(mm: &Mm, slot: u32, which: Which) -> bool {
     let word = mm.pool().swap_table().load(slot);
-    let is_double = matches!(word.backing(), Some(Backing::Compressed(_)));
-    if word.count() > 1 && which != Which::All {
-        return false;
+    match (which, word.backing()) {
+        (Which::Doubles | Which::Own, _) if word.count() > 1 => false,
+        (_, Some(Backing::Compressed(_))) => true,
+        (Which::Doubles, _) => false,
+        // Where nothing can be written a block is worth more than it takes.
+        (Which::Own | Which::All, _) => tiers::may_be_written(mm, slot),
     }
-    // Where nothing can be written a block is worth more than it takes.
-    is_double || (which != Which::Doubles && tiers::may_be_written(mm, slot))
 }
 
 #[cfg(test)]

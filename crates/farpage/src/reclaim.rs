@@ -96,7 +96,8 @@ pub fn ahead(mm: &Mm, pages: i64) -> u64 {
 
 /// Whether the tree is over its limit, and this process has so much in frames or on its way there, all of it to be stored then,
 /// that more would not free anything sooner. Pages that fork shares are copied to be moved: 32 threads that each moved out what was
-/// missing once held 25 MiB too much, and 6 when only what had arrived was counted. Not where frames can't be stored (all swap is full): other pages may be zeros, which need no place.
+/// missing once held 25 MiB too much, and 6 when only what had arrived was counted. Not where frames can't be stored (all swap is
+/// full): other pages may be zeros, which need no place.
 fn is_enough_leaving(mm: &Mm) -> bool {
     let excess = mm.header().excess(0);
     excess > BLOCK as i64

@@ -14,7 +14,7 @@ use crate::discard;
 use crate::errand;
 use crate::fault;
 use crate::in_flight;
-use crate::kept;
+use crate::kept::{self, Which};
 use crate::mm::{Mm, mm};
 use crate::pool::{Header, is_managed};
 use crate::prefetch;
@@ -156,7 +156,9 @@ extern "C" fn reclaimer_main() -> ! {
             let _inside = mm.gate.shared();
             mm.work_areas.return_unused(now);
         }
-        if let Some(which) = kept::are_to_go(mm) {
+        // While room is made, doubles leave by themselves.
+        let is_idle = done == 0;
+        if let Some(which) = kept::are_to_go(mm).filter(|which| is_idle || *which != Which::Doubles) {
             let _inside = mm.gate.shared();
             kept::give_up_some(mm, which);
         }
