@@ -91,8 +91,8 @@ bench: build ## farpage against the kernel's own swap, small and of everything; 
 	@mkdir -p build
 	$(FARPAGE) bench --json build/bench.json --html build/bench.html --markdown docs/performance.md --build "$(COMMIT)" $(BENCH_ARGS)
 
-bench-fit: deps build ## cost for programs that fit in their budget, in pairs
-	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/fit.py
+bench-fit: deps build ## cost for programs that fit in their budget, in pairs; FIT="--eager": managed from their start
+	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/fit.py $(FIT)
 
 bench-kernel: deps build ## several times the budget: farpage against the kernel's swap file, in pairs (root)
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/against_kernel.py

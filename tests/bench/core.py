@@ -3,7 +3,8 @@
 operation, and ratios farpage / baseline. The operations are those of microbench/src/lib.rs.
 
 Instructions are counted with one thread, as the difference between many operations and none, so they are the same on a busy
-machine. Wall time is per operation and thread, so with more threads than CPUs it grows by what the others take.
+machine. Wall time is that of the whole run divided by the operations of all threads: what an operation takes of the machine, not how
+long a thread waits for one. Twice as many threads that do not hinder each other, on CPUs of their own, halve it.
 """
 
 import argparse

@@ -1,7 +1,9 @@
 """What farpage costs a program that fits in its budget: pairs of runs, A B A B, without and with
 `farpage run -q --ram 4G --`.
 
-    fit.py [--pairs N] [--only NAME ...] [--ram SIZE]
+    fit.py [--pairs N] [--only NAME ...] [--ram SIZE] [--eager]
+
+Below half of the budget a process is not managed yet; with --eager it is from its start.
 
 The order within a pair alternates. For each program: the median of the ratios with / without, the lowest and highest,
 and the median times. Writes build/fit.json. Exit code 1 if a program failed or gave another output with farpage.
@@ -36,25 +38,21 @@ class Place:
     directory: Path
 
 
-def prefix(ram):
-    return [FARPAGE, "run", "-q", "--ram", ram, "--"] if ram else []
-
-
-def time_case(case, ram):
-    """Seconds of one run, and the digest of its output."""
+def time_case(case, prefix):
+    """Seconds of one run with these words before it, and the digest of its output."""
     directory = fresh_directory("fit")
-    with Job(prefix(ram) + case.argv, Limits(300, use_cgroup=False), directory, env=case.env) as job:
+    with Job([*prefix, *case.argv], Limits(300, use_cgroup=False), directory, env=case.env) as job:
         code = job.wait()
         check(code == 0, f"exit code {code} {job.err.read_text()[-200:]}")
         return job.seconds, digest(directory, case.outputs, "run")
 
 
-def time_redis(ram):
+def time_redis(prefix):
     """Seconds of redis-benchmark's GETs against a filled redis-server; and what it held."""
     require(("redis-server", "redis-benchmark"))
     place = Place(fresh_directory("fit"))
     path = socket_path(place, "redis")
-    with Job(prefix(ram) + server_words(place, "redis"), Limits(300, use_cgroup=False), place.directory) as job:
+    with Job([*prefix, *server_words(place, "redis")], Limits(300, use_cgroup=False), place.directory) as job:
         redis = Redis(path)
         for start in range(0, REDIS_KEYS, BATCH):
             redis.pipeline(("SET", f"key:{i:012d}", value(i)) for i in range(start, start + BATCH))
@@ -68,17 +66,17 @@ def time_redis(ram):
         return REDIS_REQUESTS / per_second, held.decode()
 
 
-def pairs(run, count, ram):
+def pairs(run, count, prefix):
     """[(seconds without, seconds with)], after one run of each that is not counted."""
-    outputs = {run(None)[1], run(ram)[1]}
+    outputs = {run(())[1], run(prefix)[1]}
     measured = []
     for number in range(count):
-        order = (None, ram) if number % 2 == 0 else (ram, None)
+        order = ((), prefix) if number % 2 == 0 else (prefix, ())
         seconds = {}
         for which in order:
             seconds[which], output = run(which)
             outputs.add(output)
-        measured.append((seconds[None], seconds[ram]))
+        measured.append((seconds[()], seconds[prefix]))
     check(len(outputs) == 1, "another output with farpage than without")
     return measured
 
@@ -97,12 +95,12 @@ def summary(name, measured):
 
 
 def runs():
-    """(name, function of `ram` that runs it once, how to prepare it)."""
+    """(name, function of the words before it that runs it once, how to prepare it)."""
     cases = {case.name: case for case in real_programs(1)}
     nothing = Case("python-start", 0, [VENV_PYTHON, "-c", "import numpy"])
     many = Case("shell-400-children", 0, ["sh", "-c", "for i in $(seq 400); do /bin/true; done"])
     for case in [*(cases[name] for name in PROGRAMS), nothing, many]:
-        yield case.name, lambda ram, case=case: time_case(case, ram), lambda case=case: prepare(case)
+        yield case.name, lambda prefix, case=case: time_case(case, prefix), lambda case=case: prepare(case)
     yield "redis-get", time_redis, lambda: None
 
 
@@ -111,10 +109,13 @@ def main():
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--ram", default="4G")
+    parser.add_argument("--eager", action="store_true")
     options = parser.parse_args()
     end_cleanly_on_signals()
     BUILD.mkdir(exist_ok=True)
-    print(f"with / without farpage, {options.pairs} pairs, --ram {options.ram}")
+    words = ("--ram", options.ram, *(["--eager"] if options.eager else []))
+    prefix = (FARPAGE, "run", "-q", *words, "--")
+    print(f"with / without farpage, {options.pairs} pairs, {' '.join(words)}")
     print(f"{'program':20} {'median':>8} {'min':>8} {'max':>8} {'without s':>10} {'with s':>10}", flush=True)
     results, failed = [], False
     for name, run, ready in runs():
@@ -122,7 +123,7 @@ def main():
             continue
         try:
             ready()
-            got = summary(name, pairs(run, options.pairs, options.ram))
+            got = summary(name, pairs(run, options.pairs, prefix))
         except Skip as skip:
             print(f"SKIP {name}: {skip}", flush=True)
             continue
@@ -133,7 +134,7 @@ def main():
         results.append(got)
         figures = " ".join(f"{got[key]:8.3f}" for key in ("ratio_median", "ratio_min", "ratio_max"))
         print(f"{name:20} {figures} {got['plain_s_median']:10.2f} {got['farpage_s_median']:10.2f}", flush=True)
-    (BUILD / "fit.json").write_text(json.dumps({"ram": options.ram, "programs": results}, indent=1))
+    (BUILD / "fit.json").write_text(json.dumps({"ram": options.ram, "eager": options.eager, "programs": results}, indent=1))
     return 1 if failed else 0
 
 

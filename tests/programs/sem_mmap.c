@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -605,6 +606,24 @@ static void large_heaps(void)
 	munmap(heap, len);
 }
 
+/* Names and NUMA policies, which the kernel keeps for each mapping: of managed memory nothing of them is kept, and nothing is lost by
+ * asking for them. Kernels without either say EINVAL or ENOSYS. */
+static void named(void)
+{
+	char *p = map_anon(LEN), *name = p + MIB;
+	fill(p, MIB, 99);
+	strcpy(name, "a name");
+	chill();
+	int set = prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, p, MIB, name);
+	CHECK("named", set == 0 || errno == EINVAL);
+	long placed = syscall(SYS_mbind, p, MIB, 0L, NULL, 0L, 0L);
+	CHECK("placed", placed == 0 || errno == EINVAL || errno == ENOSYS);
+	CHECK_ERR("pages of no file in another order", EINVAL, syscall(SYS_remap_file_pages, p, PAGE, 0L, 1L, 0L));
+	CHECK("the name", strcmp(name, "a name") == 0);
+	CHECK_FILL("what was named", p, MIB, 99);
+	munmap(p, LEN);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -615,7 +634,7 @@ int main(int argc, char **argv)
 		{"large_heaps", large_heaps}, /* before hints are meant in this process */
 		{"meant_hints", meant_hints}, {"touched_as_it_goes", touched_as_it_goes}, {"short_file", short_file},
 		{"hints_among_managed", hints_among_managed}, {"foreign_populated", foreign_populated},
-		{"reservations", reservations},
+		{"reservations", reservations}, {"named", named},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

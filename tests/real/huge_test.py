@@ -38,10 +38,10 @@ def whole_pages(context):
     return kernel_gives()
 
 
-def huge_run(context, swap, words, expect):
+def huge_run(context, swap, words, expect, follows=False):
     # A thread that sleeps in a fault may wake and make a page table where a huge page is about to come.
     expect = expect and context.delivery == "signal" and whole_pages(context)
-    env = {"EXPECT_COLD": "1", **({"EXPECT_HUGE": "1"} if expect else {})}
+    env = {"EXPECT_COLD": "1", **({"EXPECT_HUGE": "1"} if expect else {}), **({"EXPECT_FOLLOW": "1"} if follows else {})}
     extra = ["--eager", *swap, *words]
     budget, mib = (192, 320) if context.soak else (128, 208)
     # Alone a quarter of what it takes beside three other lines of the soak.
@@ -65,7 +65,7 @@ def huge_compressed(context):
 
 @test("huge-touched", ("soak",), per_delivery=True)
 def huge_touched(context):
-    counted = huge_run(context, FILE_ONLY, SETTINGS["touched"], False)
+    counted = huge_run(context, FILE_ONLY, SETTINGS["touched"], False, follows=True)
     check(counted["thp_swpin"] == 0, f"came back whole: {counted['thp_swpin']}")
 
 

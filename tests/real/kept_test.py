@@ -40,7 +40,7 @@ def kept_of_children(context):
         check(spared > 64 * PAGES_PER_MIB // 4, f"{budget} MiB: {stored} pages stored, {spared} left unchanged")
 
 
-@test("kept-doubles")
+@test("kept-doubles", per_delivery=True)
 def kept_doubles(context):
     """What kept its place in the compressed tier because children had it too lies there twice when they have ended: that is given up."""
     with context.start(48, [program("readers"), 64, 1, 1, 10], extra=["--swap", "compressed"]) as job:
@@ -60,7 +60,7 @@ def kept_doubles(context):
         context.finish(job)
 
 
-@test("kept-scarce")
+@test("kept-scarce", per_delivery=True)
 def kept_scarce(context):
     """Swap that is more than half full: what one process's pages keep is there for the other's, and all that fits fits."""
     extra = ["--swap", f"{context.directory}:112M"]

@@ -73,6 +73,16 @@ def name_of(pid):
         return ""
 
 
+@test("stat-of-the-only-tree")
+def stat_of_the_only_tree(context):
+    """Without a number `farpage stat` shows the tree that there is; in a pid namespace no other can be."""
+    if os.geteuid() != 0:
+        raise Skip("needs root: unshare --pid")
+    tree = ["unshare", "-pf", "--mount-proc", "--kill-child", FARPAGE, "run", "-q", "--ram", "64M", "--"]
+    got = context.plain([*tree, FARPAGE, "stat", "--json"])
+    check(got.code == 0 and json.loads(got.out)["ram_budget_bytes"] == 64 << 20, f"exit code {got.code}: {got.out} {got.err}")
+
+
 @test("trees-in-containers")
 def trees_in_containers(context):
     """Two trees whose supervisors are number 1 in namespaces of their own: to who looks from outside they are two. The commands once took

@@ -80,3 +80,15 @@ def columns(context):
         figures = json.loads(got.out)
         check(figures["wrong"] == 0 and figures["checked"] >= 3 * figures["pages"], f"{before}: {figures}")
         check(got.stats["swap_ra"] > figures["pages"], f"{before}: {got.stats['swap_ra']} pages read ahead")
+
+
+@test("readahead-recall", ("quick", "soak"), per_delivery=True, grows=True)
+def recall(context):
+    """A list that is followed again and again in no order of addresses: after the first time its pages come ahead of their touch."""
+    mib, budget, rounds = (320, 128, 4) if context.soak else (80, 32, 4)
+    extra = ["--swap", f"{context.directory}:1G"]
+    got = context.budget_run(budget, [program("chase"), mib, rounds], timeout_s=600, extra=extra)
+    check(got.code == 0, failures(got))
+    pages, ahead, hits = mib * 256, got.stats["swap_ra"], got.stats["swap_ra_hit"]
+    check(ahead > pages // 2, f"{ahead} pages read ahead, {rounds} rounds over {pages}")
+    check(hits > 0.8 * ahead, f"{hits} hits of {ahead} pages read ahead")

@@ -80,7 +80,7 @@ for _name in SEMANTICS:
     REGISTRY.append(Test(_name, semantics(_name), _suites, True))
 
 
-@test("semantics-dormant", grows=True)
+@test("semantics-dormant", per_delivery=True, grows=True)
 def semantics_dormant(context):
     """The same groups in a program that fits in its budget: nothing is managed yet, and all of libc goes through farpage. (mremap of a range
     with a sealed part lost what lay before that.)"""
@@ -176,7 +176,7 @@ def swap_overfull_random(context):
     check(got.err.count("all swap is full") == 1, f"what the user was told: {got.err[-200:]}")
 
 
-@test("disk-fills")
+@test("disk-fills", per_delivery=True)
 def disk_fills(context):
     """Somebody else fills the disk of the swap file: the user is told once, memory is refused as where all swap is full, nothing is lost,
     and when there is space again it goes on. Each fault once tried all its pages in vain, without a word."""
@@ -184,7 +184,7 @@ def disk_fills(context):
         raise Skip("needs root: a small disk of its own")
     disk = context.directory / "disk"
     disk.mkdir()
-    run = [FARPAGE, "run", "--ram", "32M", "--swap", disk, "-q", "--", sys.executable, WORK / "disk_fills.py", disk]
+    run = [FARPAGE, "run", "--ram", "32M", "--swap", disk, "-q", "--delivery", context.delivery, "--", sys.executable, WORK / "disk_fills.py", disk]
     words = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64M none "$0" && exec "$@"', disk, *run]
     got = context.plain(words, timeout_s=120)
     check(got.out.split("\n")[:-1] == ["right", "refused", "room again", "right"], f"exit code {got.code}: {got.out!r} {got.err[-300:]}")

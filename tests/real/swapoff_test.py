@@ -132,7 +132,7 @@ def swapoff_runs(context):
         finish(context, job)
 
 
-@test("swapoff-caches", SUITES)
+@test("swapoff-caches", SUITES, per_delivery=True)
 def swapoff_caches(context):
     """Slots that a program keeps for its CPUs go back with the area, though it takes and frees none any more."""
     with start(context, holding(context, 64), slots="cache") as job:
@@ -194,7 +194,7 @@ def compressed_leaves(context):
         return True
 
 
-@test("swapoff-compressed-to-ram", SUITES)
+@test("swapoff-compressed-to-ram", SUITES, per_delivery=True)
 def swapoff_compressed_to_ram(context):
     """With no other tier what is compressed goes to RAM where that has room, which it takes uncompressed; if it has not, nothing changes."""
     held = holding(context, 40, 0, "soft")
@@ -218,7 +218,7 @@ def swapoff_compressed_to_ram(context):
         finish(context, job)
 
 
-@test("swapoff-refused", SUITES)
+@test("swapoff-refused", SUITES, per_delivery=True)
 def swapoff_refused(context):
     """No room: exit code 1, one line, nothing changed. With another area there is."""
     with start(context, holding(context, 64), areas=("a:256M",)) as job:
@@ -277,7 +277,7 @@ def interrupted(context, areas):
     (context.directory / "go").unlink()
 
 
-@test("swapoff-of-a-stopped-tree", SUITES)
+@test("swapoff-of-a-stopped-tree", SUITES, per_delivery=True)
 def swapoff_of_a_stopped_tree(context):
     """The supervisor is stopped, as by Ctrl-Z: nobody does what a command asks for, and it waited for good, SIGINT or not."""
     with start(context, holding(context, 48)) as job:
@@ -323,7 +323,7 @@ def swapoff_shared(context):
         finish(context, job)
 
 
-@test("priorities", SUITES)
+@test("priorities", SUITES, per_delivery=True)
 def priorities(context):
     """Areas of equal priority are filled side by side, before one without a priority that is named earlier; one that joins with
     a higher one takes what leaves from then on."""
@@ -357,7 +357,7 @@ def swapon_apart(context):
             finish(context, job)
 
 
-@test("swapoff-orders", ("quick", "soak"))
+@test("swapoff-orders", ("quick", "soak"), per_delivery=True)
 def swapoff_orders(context):
     """The kernel's ways, for comparison: windows are as fixed, or as their hits make them."""
     with start(context, holding(context, 64)) as job:

@@ -12,6 +12,7 @@ pub enum Workload {
     Threads,
     Faults,
     Stride,
+    Chase,
     Mixed,
     Solve,
     Free,
@@ -27,7 +28,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Startup,
         Self::Fill,
         Self::Seq,
@@ -35,6 +36,7 @@ impl Workload {
         Self::Threads,
         Self::Faults,
         Self::Stride,
+        Self::Chase,
         Self::Mixed,
         Self::Solve,
         Self::Free,
@@ -59,6 +61,7 @@ impl Workload {
             Self::Threads => "threads",
             Self::Faults => "faults",
             Self::Stride => "stride",
+            Self::Chase => "chase",
             Self::Mixed => "mixed",
             Self::Solve => "solve",
             Self::Free => "free",
@@ -85,6 +88,7 @@ impl Workload {
             Self::Threads => "random touches of pages, 1, 2, 4, 8 and 16 threads",
             Self::Faults => "what a fault costs: random touches by one thread that were no hits",
             Self::Stride => "scans forward, by columns of a matrix with rows of 32 KiB, backward",
+            Self::Chase => "pages in the same order again and again, none of addresses",
             Self::Mixed => "a sequential writer beside two random ones (V1)",
             Self::Solve => "a dense system of equations larger than RAM (V2)",
             Self::Free => "time to give swapped memory back",
@@ -126,7 +130,12 @@ impl Workload {
     pub const fn is_toured(self) -> bool {
         let other_way = matches!(
             self,
-            Self::Threads | Self::Faults | Self::UsememRandom | Self::UsememThreads | Self::UsememRead
+            Self::Threads
+                | Self::Faults
+                | Self::Chase
+                | Self::UsememRandom
+                | Self::UsememThreads
+                | Self::UsememRead
         );
         self.tool().is_none() && !other_way
     }
@@ -152,6 +161,7 @@ impl Workload {
                 | Self::Threads
                 | Self::Faults
                 | Self::Stride
+                | Self::Chase
                 | Self::Mixed
                 | Self::Free
         )

@@ -139,13 +139,6 @@ const REASONS: &[Reason] = &[
         "zpages given back together at the end",
     ),
     reason(
-        ["huge", ""],
-        &["huge_kept_percent"],
-        "the first huge page of each writer stays small, since its walk is not known yet, and comes back huge like the others: there are \
-         more than before, 24 for 22",
-        "small pages of a walk gathered in place, before they leave",
-    ),
-    reason(
         ["huge", "compressed"],
         &[],
         "on the way out it takes more than twice the kernel's CPU time, nearly all of it in LZ4, page by page",

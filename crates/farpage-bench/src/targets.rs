@@ -138,6 +138,10 @@ pub fn measures(workload: Workload, backing: Backing) -> Vec<Measure> {
             aimed("column_to_forward", "columns / forward", AtLeast("own", 0.7)),
             aimed("backward_to_forward", "backward / forward", AtLeast("own", 0.7)),
         ],
+        Workload::Chase => vec![
+            shown("first_per_s", "first round, per s"),
+            shown("again_per_s", "further rounds, per s"),
+        ],
         Workload::Mixed => vec![
             shown("kb_per_s", "all, KB/s"),
             aimed("sequential_kb_per_s", "sequential, KB/s", RatioAtLeast("P6", 3.0)),

@@ -374,7 +374,7 @@ impl HugeArg {
 pub enum HugeSwapinArg {
     /// As a whole where all of it will be used
     Whole,
-    /// The touched page and what is read ahead, as in Linux
+    /// The touched page first, the rest in small pages after it
     Touched,
 }
 

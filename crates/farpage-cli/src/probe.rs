@@ -2,7 +2,7 @@
 //! right after where it would stay, because version numbers and configuration files do not know about containers.
 //!
 //! # Safety
-//! The only unsafe code of this crate. Every pointer handed to the kernel is to a live local value or mapping
+//! The only unsafe code of this crate but for `ignored`. Every pointer handed to the kernel is to a live local value or mapping
 //! of the size that the call expects, and every descriptor that it returns is owned at once.
 #![allow(unsafe_code)]
 
@@ -108,15 +108,17 @@ pub fn why_no_userfaultfd(full: bool) -> Option<Trouble> {
         Ok(features) => features,
         Err(error) => return Some(why_no_syscall(&error)),
     };
-    if features & FEATURE_SIGBUS == 0 || features & FEATURE_MOVE == 0 {
+    let no_full = || (full && full_userfaultfd().is_err()).then(why_no_full);
+    why_too_old(features).or_else(no_full)
+}
+
+/// What a kernel whose userfaultfd has these features lacks.
+fn why_too_old(features: u64) -> Option<Trouble> {
+    let has = |feature| features & feature != 0;
+    (!has(FEATURE_SIGBUS) || !has(FEATURE_MOVE)).then(|| {
         let what = "the kernel's userfaultfd lacks SIGBUS or MOVE";
-        return Some(Trouble::new(what, "boot Linux 6.8 or newer"));
-    }
-    if full && full_userfaultfd().is_err() {
-        Some(why_no_full())
-    } else {
-        None
-    }
+        Trouble::new(what, "boot Linux 6.8 or newer")
+    })
 }
 
 /// Whether a line can be written there now without waiting.
@@ -596,10 +598,24 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_without_move_is_too_old() {
+        let old = why_too_old(FEATURE_SIGBUS).expect("it is");
+        assert!(old.what.contains("MOVE") && old.fix.contains("Linux 6.8"));
+        assert!(why_too_old(FEATURE_MOVE).is_some() && why_too_old(FEATURE_SIGBUS | FEATURE_MOVE).is_none());
+    }
+
+    #[test]
     fn refusals_name_the_cause() {
         let why = |errno| why_no_syscall(&io::Error::from_raw_os_error(errno)).what;
         assert!(why(libc::EINVAL).contains("USER_MODE_ONLY"));
         assert!(why(libc::EMFILE).contains("descriptor"));
+        // In a container it may be the filter that this test runs under.
+        let refused = why_no_syscall(&io::Error::from_raw_os_error(libc::EPERM));
+        let by_module =
+            refused.what.contains("security module") && refused.fix.contains("SELinux or AppArmor");
+        let by_filter =
+            refused.what.contains("seccomp filter") && refused.fix.contains("--device /dev/userfaultfd");
+        assert!(by_module || by_filter, "{}", refused.line());
         let full = why_no_full();
         assert!(full.what.contains("vm.unprivileged_userfaultfd=") && full.what.contains("CAP_SYS_PTRACE"));
         assert!(full.fix.contains("--delivery signal"));

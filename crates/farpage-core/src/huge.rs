@@ -45,7 +45,7 @@ pub enum SwapIn {
     /// As a whole where use of all of it is expected.
     #[default]
     Whole,
-    /// The touched page, and what readahead brings.
+    /// The touched page first, the others after it, in small pages.
     Touched,
 }
 

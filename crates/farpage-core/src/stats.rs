@@ -53,6 +53,7 @@ counters! {
     ThpSwpin "thp_swpin" "Huge pages brought in whole.",
     ThpFaultAlloc "thp_fault_alloc" "Huge pages given at first touch.",
     ThpFaultFallback "thp_fault_fallback" "First touches that could not get a huge page.",
+    ThpCollapseAlloc "thp_collapse_alloc" "Huge pages made of the small pages that a walk had come over.",
     Pgscan "pgscan" "Pages reclaim looked at.",
     Pgsteal "pgsteal" "Pages reclaim evicted.",
     PgreclaimDirect "pgreclaim_direct" "Pages evicted by the thread that needed memory.",

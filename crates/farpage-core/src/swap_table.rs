@@ -31,7 +31,8 @@
 //!
 //! - `Free` is all zero bits: the page of memory that holds a cluster's words is given back when its last
 //!   slot is free, and reads as zeros from then on;
-//! - count > 0 if and only if the slot is backed; it equals the number of page states that hold the slot;
+//! - count > 0 if and only if the slot is backed; it equals the number of page states and of moved slots
+//!   that hold the slot;
 //! - only the owner moves a `Busy` slot on. If it dies, the supervisor finds the slot by the owner's name;
 //!   the content is not needed by anybody, but an object of the zpool may still name the slot;
 //! - who looks at a word holds a reference (a locked page state that names the slot) or, when writing back,

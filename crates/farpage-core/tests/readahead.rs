@@ -50,7 +50,7 @@ proptest! {
         word: u64,
     ) {
         let (cluster, streams, word) = (Cluster::new(), Streams::new(), AtomicU64::new(word));
-        let memory = Memory { cluster: &cluster, streams: &streams, page_cluster };
+        let memory = Memory { cluster: &cluster, streams: &streams, history: None, page_cluster };
         let [page, lo, hi, slot, first, end] = numbers;
         for page in [page, lo, hi, lo.wrapping_add(1), lo.wrapping_add(2), u64::MAX] {
             let slot = Some(Slot { slot, first, end });

@@ -11,8 +11,8 @@
 //! A running tree is looked at while it changes, so a difference may be a step under way. Each look takes them all down; only
 //! what several looks find word for word the same is told.
 //!
-//! References that nobody holds are counted apart: a process that was killed between the change of a page's
-//! word and the put of its slot leaves one, which costs its slot until the tree ends and nothing else (`docs/decisions/0005`).
+//! References that nobody holds are counted apart: a process that was killed between the change of a page's word and the put
+//! of its slot leaves one, which costs its slot until the supervisor counts anew (`crate::recount`) and nothing else.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;

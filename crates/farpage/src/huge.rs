@@ -19,8 +19,10 @@ use farpage_core::readahead::{Direction, Window};
 use farpage_core::stats::{Counter, Source};
 use farpage_core::units::PAGE_SIZE;
 
+use crate::cow;
 use crate::fault::Filled;
 use crate::huge_advice;
+use crate::huge_out::{self, Turn};
 use crate::huge_places::{
     Nursery, carry, clear_for_huge, first_frame, has_content, is_huge, lock_all, place_of, set_locked,
     unlock_same,
@@ -30,6 +32,7 @@ use crate::pool::MANAGED_PAGES;
 use crate::prefetch;
 use crate::puts::put_all;
 use crate::reclaim::{self, FIRST_PLACE};
+use crate::reclaim_calls::drop_frames;
 use crate::request::{Request, Taken};
 use crate::tiers;
 use crate::work_area::Context;
@@ -107,6 +110,15 @@ impl<'a> Room<'a> {
     }
 }
 
+impl<'a> Room<'a> {
+    /// The same, if there is room without reclaim.
+    fn beside(mm: &'a Mm) -> Option<Room<'a>> {
+        mm.charge(HUGE_PAGES);
+        let room = Room(mm);
+        (mm.header().excess(0) <= 0).then_some(room)
+    }
+}
+
 impl Drop for Room<'_> {
     fn drop(&mut self) {
         self.0.charge(-HUGE_PAGES);
@@ -121,18 +133,43 @@ fn first_touch(mm: &Mm, page: u64) -> Filled {
         return None;
     }
     let written = |kind| matches!(kind, Kind::Resident | Kind::Cached | Kind::Swapped);
-    if !left_traces(mm, chunk, walk(mm, page, written)?) {
+    let walk = walk(mm, page, written)?;
+    if !left_traces(mm, chunk, walk) {
         return None;
     }
     let arrived = give_fresh(mm, chunk);
-    let counter = if arrived.is_some() && is_huge(mm, chunk) {
+    let is_whole = arrived.is_some() && is_huge(mm, chunk);
+    let counter = if is_whole {
         Counter::ThpFaultAlloc
     } else {
         Counter::ThpFaultFallback
     };
     mm.header().count(counter, 1);
     mm.header().count(Counter::PgfaultZero, arrived?);
+    if is_whole {
+        mm.places.note_whole();
+        walk.from(chunk).into_iter().for_each(|from| join(mm, from));
+    }
     (page - chunk < arrived?).then_some(Ok(Source::Zero))
+}
+
+/// The small pages that a walk has come over, the first ones of it, become one: through a place, so that nobody writes them meanwhile.
+fn join(mm: &Mm, chunk: u64) {
+    let resident = mm.chunk(chunk).load(Ordering::Relaxed) & RESIDENT_MASK;
+    let whole = i64::from(resident) == HUGE_PAGES && !cow::any_protected(mm, chunk);
+    if !whole || !is_allowed(mm, chunk) || is_huge(mm, chunk) {
+        return;
+    }
+    let Some(place) = mm.places.take() else { return };
+    // No walk leads to the first one when it comes back.
+    huge_out::give_credit(mm, chunk);
+    // Whatever stays in the place is like any other that was evicted: it is taken back when it is touched.
+    if huge_out::move_out(mm, chunk, place) == Turn::Moved(CHUNK_PAGES)
+        && bring_back(mm, chunk, place).is_some()
+    {
+        let joined = u64::from(is_huge(mm, chunk));
+        mm.header().count(Counter::ThpCollapseAlloc, joined);
+    }
 }
 
 /// Pages of zeros that are in the chunk now; none if it was none.
@@ -176,50 +213,8 @@ fn holds_foreign(mm: &Mm, chunk: u64) -> bool {
 
 /// A touch of a page that waits in a place: all of it comes back.
 fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
-    let place = place_of(seen.frame())?;
-    if !mm.frames.withdraw(FIRST_PLACE + place) {
-        return None;
-    }
-    let (chunk, first) = (chunk_of(page), first_frame(place));
-    let ahead = mm.places.get(place).ahead();
-    let waits = |i: u64, seen: PageState| seen.kind() == Kind::Cached && seen.frame() == first + i;
-    if lock_all(mm, chunk, waits).is_err() {
-        mm.frames.push(FIRST_PLACE + place);
-        return None;
-    }
-    let ready = clear_for_huge(mm, chunk);
-    kill_point!("huge-back-locked");
-    let arrived = if ready {
-        carry(mm, address(chunk), mm.frames.address(first))
-    } else {
-        0
-    };
-    kill_point!("huge-back-moved");
-    if arrived > 0 {
-        mm.queue.taken_back(chunk, CHUNK_PAGES);
-        mm.note_resident(chunk, arrived as i64);
-        mm.entry().frames.fetch_sub(arrived as i64, Ordering::Relaxed);
-        let young = PageState::resident().with_young(ahead.is_none());
-        (0..arrived).for_each(|i| {
-            let kept = mm.load(chunk + i).slot();
-            set_locked(mm, chunk + i, young.keeping(kept));
-        });
-    }
-    kill_point!("huge-back-worded");
-    if arrived < CHUNK_PAGES || !is_huge(mm, chunk) {
-        mm.places.get(place).note_table();
-    }
-    if arrived < CHUNK_PAGES {
-        mm.places.get(place).held.fetch_sub(arrived, Ordering::Relaxed);
-        mm.frames.push(FIRST_PLACE + place);
-    } else {
-        mm.places.give(mm, place);
-    }
-    mm.places.note_came(chunk);
-    unlock_same(mm, chunk, chunk + CHUNK_PAGES);
-    if arrived == 0 {
-        return None;
-    }
+    let (chunk, place) = (chunk_of(page), place_of(seen.frame())?);
+    let Back { arrived, ahead } = bring_back(mm, chunk, place)?;
     let header = mm.header();
     header.count(Counter::PgfaultCached, 1);
     if ahead.is_none() {
@@ -232,7 +227,86 @@ fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
     (page - chunk < arrived).then_some(Ok(Source::Cached))
 }
 
-/// A touch of a chunk that is out, all of it: it comes in as one if a walk has come to it or it was used as one before.
+/// A huge page beside the pages that lie in a place, where there is room for it: reclaim could store these to make some.
+fn spare_page(mm: &Mm) -> Option<(Nursery<'_>, Room<'_>)> {
+    let room = Room::beside(mm)?;
+    Some((mm.places.nursery()?, room))
+}
+
+/// What has come back of a place: so many pages, and the walk it was read ahead of.
+struct Back {
+    arrived: u64,
+    ahead: Option<Walk>,
+}
+
+/// Brings a chunk back from its place, if all of it waits there; small pages become one on their way, where there is room for it.
+fn bring_back(mm: &Mm, chunk: u64, place: u64) -> Option<Back> {
+    let at = mm.places.get(place);
+    let first = first_frame(place);
+    let waits = |i: u64, seen: PageState| seen.kind() == Kind::Cached && seen.frame() == first + i;
+    let joins = at.has_table()
+        && mm.places.stay_whole()
+        && is_allowed(mm, chunk)
+        && (0..CHUNK_PAGES).all(|i| waits(i, mm.load(chunk + i)));
+    let spare = joins.then(|| spare_page(mm)).flatten();
+    if !mm.frames.withdraw(FIRST_PLACE + place) {
+        return None;
+    }
+    let ahead = at.ahead();
+    if lock_all(mm, chunk, waits).is_err() {
+        mm.frames.push(FIRST_PLACE + place);
+        return None;
+    }
+    // Who has its id knows: that of a huge page is moved as it is.
+    let spare = spare.filter(|_| at.has_table());
+    let arrived = carry_back(mm, chunk, first, spare);
+    if arrived > 0 {
+        mm.queue.taken_back(chunk, CHUNK_PAGES);
+        mm.note_resident(chunk, arrived as i64);
+        mm.entry().frames.fetch_sub(arrived as i64, Ordering::Relaxed);
+        let young = PageState::resident().with_young(ahead.is_none());
+        (0..arrived).for_each(|i| {
+            let kept = mm.load(chunk + i).slot();
+            set_locked(mm, chunk + i, young.keeping(kept));
+        });
+    }
+    kill_point!("huge-back-worded");
+    if arrived < CHUNK_PAGES || !is_huge(mm, chunk) {
+        at.note_table();
+    }
+    if arrived < CHUNK_PAGES {
+        at.held.fetch_sub(arrived, Ordering::Relaxed);
+        mm.frames.push(FIRST_PLACE + place);
+    } else {
+        mm.places.give(mm, place);
+    }
+    mm.places.note_came(chunk);
+    unlock_same(mm, chunk, chunk + CHUNK_PAGES);
+    (arrived > 0).then_some(Back { arrived, ahead })
+}
+
+/// Moves the content of the frames from `first` on, or a copy of it made in the nursery, to the chunk, whose words are locked; how many
+/// of the first pages are there now, whose frames have gone.
+fn carry_back(mm: &Mm, chunk: u64, first: u64, spare: Option<(Nursery, Room)>) -> u64 {
+    let ready = clear_for_huge(mm, chunk);
+    kill_point!("huge-back-locked");
+    let frames = mm.frames.address(first);
+    let arrived = match spare {
+        _ if !ready => 0,
+        None => carry(mm, address(chunk), frames),
+        Some((mut nursery, _room)) => {
+            (0..CHUNK_PAGES).for_each(|i| nursery.copy_page(i, mm.frames.address(first + i)));
+            let arrived = carry(mm, address(chunk), nursery.address());
+            drop_frames(mm, frames, arrived * PAGE_SIZE as u64);
+            arrived
+        }
+    };
+    kill_point!("huge-back-moved");
+    arrived
+}
+
+/// A touch of a chunk that is out, all of it: it comes in as one if a walk has come to it or it was used as one before. Where the
+/// touched page is to come first, the others are asked for.
 fn swap_in(mm: &Mm, page: u64) -> Filled {
     let chunk = chunk_of(page);
     if !is_out(mm, chunk) {
@@ -242,13 +316,21 @@ fn swap_in(mm: &Mm, page: u64) -> Filled {
     if walk.is_none() && huge::credit(mm.chunk(chunk).load(Ordering::Relaxed)) == 0 {
         return None;
     }
-    if !may_come_whole(mm, chunk) {
+    if !is_one_outside(mm, chunk) {
         return None;
     }
     if walk.is_none() {
         let _ = mm
             .chunk(chunk)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, huge::spend);
+    }
+    if setting(mm) == SwapIn::Touched {
+        let direction = walk.map_or(Direction::Forward, direction_of);
+        prefetch::ask(
+            mm,
+            &Request::new(Window::row(chunk, HUGE_PAGES as u32, direction)),
+        );
+        return None;
     }
     let source = bring_at_last(mm, chunk)?;
     mm.header().count(Counter::Pgmajfault, 1);
@@ -281,10 +363,18 @@ fn is_out(mm: &Mm, chunk: u64) -> bool {
 }
 
 fn may_come_whole(mm: &Mm, chunk: u64) -> bool {
+    setting(mm) == SwapIn::Whole && is_one_outside(mm, chunk)
+}
+
+/// How chunks are to come back that may be huge.
+fn setting(mm: &Mm) -> SwapIn {
     let setting = mm.header().huge_swapin.load(Ordering::Relaxed) as usize;
-    SwapIn::ALL.get(setting) == Some(&SwapIn::Whole)
-        && is_allowed(mm, chunk)
-        && (chunk..chunk + CHUNK_PAGES).all(|page| is_outside(mm.load(page)))
+    SwapIn::ALL.get(setting).copied().unwrap_or_default()
+}
+
+/// Whether the chunk may be huge, and all its pages are outside.
+fn is_one_outside(mm: &Mm, chunk: u64) -> bool {
+    is_allowed(mm, chunk) && (chunk..chunk + CHUNK_PAGES).all(|page| is_outside(mm.load(page)))
 }
 
 /// Whether the page is somewhere outside, and not in a place: such a chunk is wholly mapped, and was touched everywhere.
@@ -304,12 +394,15 @@ fn ask_ahead(mm: &Mm, chunk: u64, walk: Walk, distance: u64) {
         Walk::Down => chunk.checked_sub(reach),
     };
     if let Some(next) = next.filter(|next| is_out(mm, *next)) {
-        let direction = match walk {
-            Walk::Up => Direction::Forward,
-            Walk::Down => Direction::Backward,
-        };
         // One page stands for all: several threads take from a larger request, and would get in each other's way.
-        prefetch::ask(mm, &Request::new(Window::row(next, 1, direction)));
+        prefetch::ask(mm, &Request::new(Window::row(next, 1, direction_of(walk))));
+    }
+}
+
+fn direction_of(walk: Walk) -> Direction {
+    match walk {
+        Walk::Up => Direction::Forward,
+        Walk::Down => Direction::Backward,
     }
 }
 

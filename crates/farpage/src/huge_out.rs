@@ -68,11 +68,12 @@ pub fn evict(mm: &Mm, base: u64, together: impl FnOnce(u64) -> bool) -> Turn {
         let place = mm.places.take();
         place.map_or(Turn::Small, |place| move_out(mm, chunk, place))
     });
-    let split = match turn {
-        Turn::Moved(moved) => moved < CHUNK_PAGES,
-        Turn::Small => true,
-        Turn::Spared => false,
+    let (moved, split) = match turn {
+        Turn::Moved(moved) => (moved, moved < CHUNK_PAGES),
+        Turn::Small => (0, true),
+        Turn::Spared => (0, false),
     };
+    mm.header().count(Counter::Pgsteal, moved);
     mm.header()
         .count(Counter::ThpSwpoutFallback, u64::from(huge && split));
     turn
@@ -93,7 +94,7 @@ pub fn leaves_together(mm: &Mm, chunk: u64) -> bool {
 }
 
 /// Small pages that nearly all were resident may come back as one.
-fn give_credit(mm: &Mm, chunk: u64) {
+pub fn give_credit(mm: &Mm, chunk: u64) {
     let full = |word| Some(huge::with_full_credit(word));
     let _ = mm
         .chunk(chunk)
@@ -122,7 +123,8 @@ fn look(mm: &Mm, chunk: u64) -> Option<Turn> {
     spared.then_some(Turn::Spared)
 }
 
-fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
+/// Moves the chunk to an empty place, as one or as small pages.
+pub fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
     let leaves = |_, seen: PageState| seen.kind() == Kind::Resident && seen.pins() == 0;
     if lock_all(mm, chunk, leaves).is_err() {
         mm.places.give(mm, place);
@@ -161,7 +163,6 @@ fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
     if moved == 0 {
         return Turn::Small;
     }
-    mm.header().count(Counter::Pgsteal, moved);
     Turn::Moved(moved)
 }
 

@@ -61,6 +61,8 @@ pub struct Places {
     places_free: AtomicU32,
     /// Nurseries still to be refused since the kernel had no huge page.
     scarce: AtomicU32,
+    /// 1 once a huge page has arrived whole: this kernel takes empty page tables away.
+    whole: AtomicU32,
     places: [Place; PLACES],
     /// When a chunk came as a huge page, found by its number; the number is in the low bits.
     came: [AtomicU64; CAME],
@@ -81,6 +83,7 @@ impl Places {
             nurseries_free: AtomicU32::new(0),
             places_free: AtomicU32::new(0),
             scarce: AtomicU32::new(0),
+            whole: AtomicU32::new(0),
             places: [const {
                 Place {
                     base: AtomicU64::new(0),
@@ -136,6 +139,17 @@ impl Places {
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire) != 0
+    }
+
+    /// A huge page has arrived whole.
+    pub fn note_whole(&self) {
+        self.whole.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether huge pages arrive whole here, as far as is known.
+    #[must_use]
+    pub fn stay_whole(&self) -> bool {
+        self.whole.load(Ordering::Relaxed) != 0
     }
 
     pub fn get(&self, place: u64) -> &Place {
@@ -207,6 +221,11 @@ impl Place {
             1 => Some(Walk::Up),
             _ => Some(Walk::Down),
         }
+    }
+
+    /// Whether small pages may be here.
+    pub fn has_table(&self) -> bool {
+        self.has_table.load(Ordering::Relaxed) != 0
     }
 
     /// Small pages were moved here, or from here.

@@ -34,6 +34,7 @@ mod forwarded;
 pub mod gate;
 mod heirs;
 mod hints;
+mod history;
 pub mod huge;
 pub mod huge_advice;
 pub mod huge_out;

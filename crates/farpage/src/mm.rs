@@ -328,6 +328,8 @@ impl Mm {
         let budget = self.header().budget.load(Ordering::Relaxed).max(0) as u64;
         self.queue.prepare(budget)?;
         self.kept.prepare(budget)?;
+        // Without it nothing is recalled.
+        let _ = self.readahead.history.prepare(budget);
         self.work_areas.prepare(work_area::count(budget as i64))?;
         self.states.store(states, Ordering::Relaxed);
         self.chunks.store(chunks, Ordering::Relaxed);

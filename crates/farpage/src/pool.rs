@@ -18,6 +18,7 @@ use farpage_core::cluster::CLUSTER_SLOTS;
 use farpage_core::devices::{Device, DeviceState, SHUT_LEAVING};
 use farpage_core::fifo::Fifo;
 use farpage_core::pace::Pace;
+use farpage_core::readahead::Cluster;
 use farpage_core::readahead::hits::{Hits, WindowCounts};
 use farpage_core::readahead::regions::RegionHits;
 use farpage_core::slots::{self, Parts, Punch, Slots};
@@ -174,6 +175,8 @@ pub struct Header {
     pub readahead: AtomicU32,
     /// log2 of the greatest window of the policies `cluster` and `vma`.
     pub page_cluster: AtomicU32,
+    /// The one history of the policy `cluster`.
+    pub cluster: Cluster,
     /// Index of the setting in `Huge::ALL`, of how huge pages come back in `SwapIn::ALL`, and leave in `SwapOut::ALL`.
     pub huge: AtomicU32,
     pub huge_swapin: AtomicU32,

@@ -7,8 +7,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::range_map::Range;
 use farpage_core::readahead::regions::RegionId;
-use farpage_core::readahead::{Cluster, Fault, Memory, Policy, Slot, Streams, WINDOW_MAX, Window};
+use farpage_core::readahead::{Fault, Memory, Policy, Slot, Streams, WINDOW_MAX, Window};
 
+use crate::history::OwnHistory;
 use crate::mm::{CHUNK_PAGES, Mm};
 use crate::pool::MANAGED_PAGES;
 use crate::swapin::NOW_MAX;
@@ -26,10 +27,10 @@ const LIMIT_SHARE: i64 = 64;
 /// One page of so many that are mapped ahead of their touch waits in a frame instead, to be counted.
 pub const SAMPLE_ONE_IN: u32 = 64;
 
-/// What one process remembers. (The kernel has one history of the policy `cluster` for all processes.)
+/// What one process remembers. (Of the policy `cluster` the tree has one history, as the kernel has.)
 pub struct Readahead {
-    cluster: Cluster,
     streams: Streams,
+    pub history: OwnHistory,
     regions: [AtomicU64; REGION_WORDS],
     ranges: [AtomicU64; RANGES],
     windows: AtomicU64,
@@ -45,18 +46,19 @@ impl Readahead {
     #[must_use]
     pub const fn new() -> Readahead {
         Readahead {
-            cluster: Cluster::new(),
             streams: Streams::new(),
+            history: OwnHistory::new(),
             regions: [const { AtomicU64::new(0) }; REGION_WORDS],
             ranges: [const { AtomicU64::new(0) }; RANGES],
             windows: AtomicU64::new(0),
         }
     }
 
-    fn memory(&self, mm: &Mm) -> Memory<'_> {
+    fn memory<'a>(&'a self, mm: &'a Mm) -> Memory<'a> {
         Memory {
-            cluster: &self.cluster,
+            cluster: &mm.header().cluster,
             streams: &self.streams,
+            history: self.history.get(),
             page_cluster: mm.header().page_cluster.load(Ordering::Relaxed),
         }
     }
@@ -79,6 +81,14 @@ impl Readahead {
         };
         word.store(range.start << PAGE_BITS | (range.end - 1), Ordering::Relaxed);
         range
+    }
+
+    /// The page that a record of the history names.
+    pub fn recalled(&self, place: u64) -> Option<u64> {
+        self.history
+            .get()?
+            .page(place)
+            .filter(|page| *page < MANAGED_PAGES)
     }
 
     /// A number for a window, by which its sample is drawn.
@@ -120,7 +130,8 @@ pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
         return Window::single(touch.page);
     }
     let own = &mm.readahead;
-    let place = (policy == Policy::Cluster)
+    let by_place = matches!(policy, Policy::Cluster | Policy::Adaptive);
+    let place = by_place
         .then(|| tiers::block_of(mm, slot))
         .flatten()
         .map(|(area, block)| Slot {
@@ -128,6 +139,8 @@ pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
             first: 0,
             end: mm.header().area[usize::from(area)].blocks.load(Ordering::Relaxed),
         });
+    own.history
+        .fit(|| mm.entry().resident.load(Ordering::Relaxed).max(0) as u64);
     let window = policy.miss(&describe(mm, touch, place), &own.memory(mm));
     mm.header().windows.add(window.len);
     window

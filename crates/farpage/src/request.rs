@@ -6,7 +6,7 @@
 
 use farpage_core::huge::Walk;
 use farpage_core::page_state::{Kind, PageState};
-use farpage_core::readahead::{Direction, Window};
+use farpage_core::readahead::{Direction, Order, Window};
 
 use crate::bits::{bits, mask, set};
 use crate::mm::{Mm, SPAN};
@@ -167,6 +167,10 @@ impl Request {
             if self.take_some(mm, window, which, lists) {
                 return true;
             }
+            // Records may have been written over meanwhile: who waits for his page alone goes on without the others.
+            if which.touched().is_some() {
+                return false;
+            }
         }
         false
     }
@@ -186,6 +190,11 @@ impl Request {
             .iter_mut()
             .zip(walk(window, &mut from))
             .for_each(|(to, page)| *to = page);
+        if window.order == Order::Recalled {
+            // What was written over meanwhile is any page.
+            let recalled = |place| mm.readahead.recalled(place).unwrap_or_default();
+            pages.iter_mut().for_each(|page| *page = recalled(*page));
+        }
         let (mut elsewhere, mut first) = (0u64, None);
         let left = self.left;
         let lies = |i: u64| {
@@ -218,8 +227,30 @@ impl Request {
             Direction::Backward => Walk::Down,
             Direction::Forward | Direction::Around => Walk::Up,
         };
-        self.take_marker(&mut lists.taken, touched.map(|(page, _)| page));
+        let touched = touched.map(|(page, _)| page);
+        if window.order == Order::Recalled {
+            let seen = window.first + u64::from(self.seen.step);
+            let chosen = bits(chosen).map(|i| (seen + i, pages[i as usize]));
+            self.take_recalled_marker(
+                &mut lists.taken,
+                chosen.filter(|(_, page)| Some(*page) != touched),
+            );
+        } else {
+            self.take_marker(&mut lists.taken, touched);
+        }
         chosen != 0
+    }
+
+    /// The same of records, whose pages lie anywhere: they are told with their places, in the order of use.
+    fn take_recalled_marker(&mut self, taken: &mut Taken, mut chosen: impl Iterator<Item = (u64, u64)>) {
+        let Some(window) = &mut self.window else { return };
+        let marker = window
+            .marker
+            .and_then(|marker| chosen.find(|(place, _)| *place >= marker));
+        if let Some((_, page)) = marker {
+            window.marker = None;
+            taken.marker = page;
+        }
     }
 
     /// Gives out the window's marker if it is among the pages taken, or the one that stands for it because it was not to be had;

@@ -1,6 +1,5 @@
 //! What a running tree looks like from outside: read from its pool, at any time, by anyone who may open it.
 
-use std::fs;
 use std::sync::atomic::Ordering;
 
 use farpage_core::readahead::hits::Estimate;
@@ -222,7 +221,8 @@ impl Snapshotter {
             supervisor_pid: supervisor,
             ..Snapshot::of(&self.pool)
         };
-        let runs = fs::exists(format!("/proc/{supervisor}")).unwrap_or(false);
+        // Also where its parent has not taken note of that.
+        let runs = !ledger::has_ended(supervisor);
         // Once it is gone nobody gives the entries of the dead up.
         let pids = || snapshot.processes.iter().map(|process| process.pid);
         let runs = runs || (header.counts_as_we_do() && pids().any(ledger::is_there));

@@ -48,10 +48,9 @@ fn the_tour_is_everything_on_both_backings() {
             .iter()
             .all(|one| (RAM_MIN..=TOUR.0).contains(&one.ram_bytes))
     );
-    assert!(
-        plan.notes[0]
-            .ends_with("by name: threads, faults, usemem-random, usemem-threads, usemem-read, build, redis")
-    );
+    assert!(plan.notes[0].ends_with(
+        "by name: threads, faults, chase, usemem-random, usemem-threads, usemem-read, build, redis"
+    ));
     assert!(plan.notes[1].starts_with("solve: left out"));
 }
 

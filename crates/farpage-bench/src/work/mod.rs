@@ -7,6 +7,7 @@
 //! | `latency` | time of single accesses |
 //! | `passes` | `fill`, `seq`, `free`: from front to back |
 //! | `stride` | forward, column by column, backward |
+//! | `chase` | the same order again and again, none of addresses |
 //! | `random` | `random`, `threads`, `faults`, and `mixed` with a sequential writer beside |
 //! | `solve`, `lu` | a dense system of equations |
 //! | `usemem` | the test program of the kernel's swap developers |
@@ -19,6 +20,7 @@
 //! | `mapped` | data in a file instead of memory |
 
 pub mod build;
+mod chase;
 mod content;
 mod fit;
 mod huge;
@@ -84,6 +86,7 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
         Workload::Seq => passes::seq(args),
         Workload::Free => passes::free(args),
         Workload::Stride => stride::stride(args),
+        Workload::Chase => chase::chase(args),
         Workload::Random => random::random(args),
         Workload::Threads => random::threads(args),
         Workload::Faults => random::faults(args),
@@ -306,6 +309,7 @@ mod tests {
             Workload::Seq,
             Workload::Free,
             Workload::Stride,
+            Workload::Chase,
             Workload::Random,
             Workload::Threads,
             Workload::Faults,

@@ -8,9 +8,9 @@
 //! | policy | window | memory |
 //! |---|---|---|
 //! | `none` | the page itself | none |
-//! | [`cluster`] | the aligned block of *slots* around it: Linux on rotating disks | one per process (Linux: per machine) |
+//! | [`cluster`] | the aligned block of *slots* around it: Linux on rotating disks | one per tree (Linux: per machine) |
 //! | [`vma`] | its *virtual* neighbours, up to 32 pages: Linux on the rest | a word per region |
-//! | [`adaptive`] | the next pages of a *stream*, forward, backward or strided, up to 1024 | a table per process |
+//! | [`adaptive`] | the next pages of a *stream*, forward, backward or strided, up to 1024; where there is none, what was missed next the last time ([`recall`]) | a table and a history per process |
 //!
 //! Two events feed them. A **miss** is a fault on a page that has to be fetched. A **hit** is a fault on a
 //! page that was fetched before it was touched (or is being fetched), or was evicted a moment ago and is
@@ -22,6 +22,7 @@
 pub mod adaptive;
 pub mod cluster;
 pub mod hits;
+pub mod recall;
 pub mod regions;
 mod size;
 pub mod vma;
@@ -35,6 +36,7 @@ use crate::units::PAGE_SIZE;
 
 pub use adaptive::Streams;
 pub use cluster::Cluster;
+pub use recall::{History, Recall};
 pub use size::window;
 pub use vma::{RaWord, vma_range};
 
@@ -112,7 +114,7 @@ pub struct Fault<'a> {
     pub hi: u64,
     /// The region's own memory, zero for a new region; [`vma`] uses it.
     pub word: &'a AtomicU64,
-    /// Where the page lies, if it is on a device; [`cluster`] uses it.
+    /// Where the page lies, if it is on a device; [`cluster`] uses it, and [`recall`] whether it is.
     pub slot: Option<Slot>,
     /// Pages that may be brought in now, the faulting one included.
     pub budget: u32,
@@ -141,6 +143,8 @@ pub struct Memory<'a> {
     pub cluster: &'a Cluster,
     /// Of the adaptive policy: one per process.
     pub streams: &'a Streams,
+    /// Of the adaptive policy too, if there is memory for it.
+    pub history: Option<History<'a>>,
     /// log2 of the greatest window of the cluster and vma policies; see [`PAGE_CLUSTER_DEFAULT`].
     pub page_cluster: u32,
 }
@@ -170,15 +174,19 @@ impl Policy {
         }
     }
 
-    /// The window to fetch for a miss. It holds the faulting page (or its slot), at most [`Fault::most`]
-    /// pages, and no page outside the region unless the faulting one is.
+    /// The window to fetch for a miss. It holds the faulting page (or its slot, or a record of it), at most [`Fault::most`]
+    /// pages, and no page outside the region unless the faulting one is, or it is of records.
     #[must_use]
     pub fn miss(self, fault: &Fault<'_>, memory: &Memory<'_>) -> Window {
         match self {
             Self::None => Window::single(fault.page),
             Self::Cluster => memory.cluster.miss(fault, memory.page_cluster),
             Self::Vma => vma::miss(fault, memory.page_cluster),
-            Self::Adaptive => memory.streams.miss(fault),
+            Self::Adaptive => {
+                let window = memory.streams.miss(fault);
+                let history = memory.history.filter(|_| window.len == 1 && fault.slot.is_some());
+                history.and_then(|history| history.miss(fault)).unwrap_or(window)
+            }
         }
     }
 
@@ -196,7 +204,10 @@ impl Policy {
                 vma::hit(fault, marked);
                 None
             }
-            Self::Adaptive => memory.streams.hit(fault),
+            Self::Adaptive => {
+                let recalled = || memory.history.and_then(|history| history.hit(fault));
+                memory.streams.hit(fault).or_else(recalled)
+            }
         }
     }
 }
@@ -219,9 +230,11 @@ pub enum Order {
     Virtual,
     /// Slots of the device.
     Device,
+    /// Records of a [`History`].
+    Recalled,
 }
 
-/// Pages (or slots) to fetch: `first + i * stride` for steps `i` in `0..len`. In a walk by bytes a step is what the `reach` bytes
+/// Pages (or slots, or records) to fetch: `first + i * stride` for steps `i` in `0..len`. In a walk by bytes a step is what the `reach` bytes
 /// from byte `phase + i * (stride * 4096 + fraction)` of `first` on lie in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
@@ -239,7 +252,7 @@ pub struct Window {
     pub reach: u32,
     /// The order of use.
     pub direction: Direction,
-    /// Pages or slots.
+    /// Pages, slots or records.
     pub order: Order,
     /// The page to leave unmapped, if any: see the module. One of the window.
     pub marker: Option<u64>,

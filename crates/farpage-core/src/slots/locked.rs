@@ -5,7 +5,7 @@ use crate::bit_tree::BitTree;
 use crate::cluster::{self, CLUSTER_SLOTS, ClusterWord, List, ORDERS, RUN_CLASSES, run_class};
 use crate::devices::DeviceState;
 use crate::kill_point;
-use crate::swap_table::{SlotKind, SlotWord};
+use crate::swap_table::{Impossible, SlotKind, SlotWord};
 use crate::sync::{AtomicU64, Ordering};
 
 /// A cluster in which no run of this class, a whole block of frames, is left after an allocation is passed over from then on:
@@ -32,6 +32,17 @@ impl Locked {
     #[must_use]
     pub const fn cluster(&self) -> u32 {
         self.cluster
+    }
+
+    /// So many of its slots are free now, `slot` among them.
+    pub(super) fn lose(&mut self, count: usize, slot: u32) -> Result<(), Impossible> {
+        let had = self.now.count();
+        self.now = self.now.with_count(had.saturating_sub(count));
+        (count <= had).then_some(()).ok_or(Impossible {
+            slot,
+            word: self.was.0,
+            expected: "a cluster that counts each of its slots in use",
+        })
     }
 }
 
@@ -272,7 +283,7 @@ impl<'a, P: Punch> Slots<'a, P> {
     }
 
     /// The words of a cluster that are not free.
-    fn count_words(&self, cluster: u32) -> usize {
+    pub(super) fn count_words(&self, cluster: u32) -> usize {
         let used = |word: &&AtomicU64| word.load(Ordering::Acquire) != 0;
         self.words(cluster, CLUSTER_SLOTS).iter().filter(used).count()
     }

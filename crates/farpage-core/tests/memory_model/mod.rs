@@ -163,6 +163,7 @@ impl Model {
         let memory = Memory {
             cluster: &self.cluster,
             streams: &self.streams,
+            history: None,
             page_cluster: 3,
         };
         ask(self.policy, &fault, &memory)

@@ -1,7 +1,9 @@
 //! What every readahead policy promises of its windows, whatever the faults.
 
-use farpage_core::readahead::{Cluster, Fault, Memory, Order, Policy, Slot, Streams, Window};
-use farpage_core::sync::AtomicU64;
+use farpage_core::readahead::{
+    Cluster, Fault, History, Memory, Order, Policy, Recall, Slot, Streams, Window,
+};
+use farpage_core::sync::{AtomicU32, AtomicU64};
 
 use super::Input;
 
@@ -48,6 +50,8 @@ pub fn check(fault: &Fault<'_>, window: &Window) {
     let (lo, hi) = match window.order {
         Order::Virtual => (fault.lo, fault.hi),
         Order::Device => fault.slot.map(|s| (s.first, s.end)).expect("a slot"),
+        // Records, which name pages anywhere.
+        Order::Recalled => (0, u64::MAX),
     };
     assert!(window.first >= lo && last < hi, "{window:?} {fault:?}");
     assert!(
@@ -76,9 +80,13 @@ pub fn follow(policy: Policy, walk: impl IntoIterator<Item = Touch>, limits: Lim
         window_max,
     } = limits;
     let (cluster, streams, word) = (Cluster::new(), Streams::new(), AtomicU64::new(0));
+    let records = || (0..64).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
+    let (recall, ring, index) = (Recall::new(), records(), records());
+    let history = History::new(&recall, &ring, &index);
     let memory = Memory {
         cluster: &cluster,
         streams: &streams,
+        history: Some(history),
         page_cluster,
     };
     for (page, thread, is_hit) in walk {
@@ -105,17 +113,17 @@ pub fn follow(policy: Policy, walk: impl IntoIterator<Item = Touch>, limits: Lim
         if is_hit {
             if let Some(window) = policy.hit(&fault, &memory, true) {
                 check(&fault, &window);
-                assert!(!window.holds(page) && window.len <= budget);
+                assert!(window.len <= budget && (window.order == Order::Recalled || !window.holds(page)));
             }
             continue;
         }
         let window = policy.miss(&fault, &memory);
         check(&fault, &window);
-        let place = if window.order == Order::Device {
-            slot.slot
-        } else {
-            page
+        let is_there = match window.order {
+            Order::Virtual => window.holds(page),
+            Order::Device => window.holds(slot.slot),
+            Order::Recalled => window.places().any(|place| history.page(place) == Some(page)),
         };
-        assert!(window.holds(place), "{window:?} {fault:?}");
+        assert!(is_there, "{window:?} {fault:?}");
     }
 }

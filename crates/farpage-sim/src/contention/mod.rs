@@ -7,7 +7,8 @@
 //! comes from [`costs`]: measured here, each call alone ([`measure`]), or given.
 //!
 //! What the model leaves out: readahead, the device's queue (every read takes the same time), sockets that are far
-//! from each other, waiting CPUs that slow down the holder of a lock, interrupts. All of these make locks dearer.
+//! from each other, waiting CPUs that slow down the holder of a lock, interrupts, the call that gives an emptied
+//! cluster's page of words back to the kernel under the cluster's lock. All of these make locks dearer.
 
 pub mod baseline;
 pub mod costs;

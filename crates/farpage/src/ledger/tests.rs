@@ -398,3 +398,16 @@ fn pages_filled_between_two_looks_do_not_hide_what_is_not_managed() {
         "what shrinks, too"
     );
 }
+
+#[test]
+fn a_job_is_not_put_off_for_what_it_waited() {
+    let mut paced = Paced::default();
+    let mut runs = 0;
+    paced.run(100, || std::thread::sleep(std::time::Duration::from_millis(300)));
+    paced.run(100 + 300 * 1_000_000 * JOB_COST / 4, || runs += 1);
+    assert_eq!(runs, 1, "the CPU was another's meanwhile");
+    let busy = sys::thread_ns() + 5_000_000;
+    paced.run(u64::MAX / 2, || while sys::thread_ns() < busy {});
+    paced.run(u64::MAX / 2 + 5_000_000 * (JOB_COST - 1), || runs += 1);
+    assert_eq!(runs, 1, "it took its part of the time");
+}

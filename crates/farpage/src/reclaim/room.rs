@@ -31,6 +31,8 @@ const MOMENT_NS: u64 = 1_000 * MS;
 const ASK_EVERY_NS: u64 = 5 * MS;
 /// One sleep, in microseconds, unless frames are given back.
 const SLEEP_US: u64 = 500;
+/// What of it counts for patience, at most: who is kept from a CPU by others does not lose patience with those that are as well.
+const SLEPT_MAX_NS: u64 = 2 * SLEEP_US * 1000;
 
 /// When this process last gave up waiting for room.
 static OVERRUN_NS: AtomicU64 = AtomicU64::new(0);
@@ -157,7 +159,7 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
     let released = &mm.frames.released;
     let mut seen = released.times.load(Ordering::SeqCst);
     let mut left = header.pages_left();
-    let (mut idle_since, mut asked) = (start, 0);
+    let (mut idle, mut looked, mut asked) = (0, start, 0);
     if !mm.who.is_by_faults() {
         header.count(Counter::Allocstall, 1);
     }
@@ -167,8 +169,10 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
         let left_before = core::mem::replace(&mut left, header.pages_left());
         let now = sys::now_ns();
+        idle += now - looked;
+        looked = now;
         if done > 0 || seen != before || left != left_before {
-            idle_since = now;
+            idle = 0;
         }
         let waited = if header.is_hopeless() {
             PATIENCE_OVER_NS
@@ -179,7 +183,7 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
         if done > 0 && !in_vain {
             continue;
         }
-        if in_vain || now - idle_since > patience(mm, now) {
+        if in_vain || idle > patience(mm, now) {
             fits = false;
             break;
         }
@@ -188,6 +192,9 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
             header.ask_to_reclaim();
         }
         released.sleep(seen);
+        let woke = sys::now_ns();
+        idle += (woke - now).min(SLEPT_MAX_NS);
+        looked = woke;
     }
     header.count(Counter::StallNs, sys::now_ns() - start);
     fits

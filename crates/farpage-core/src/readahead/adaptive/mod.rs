@@ -34,11 +34,11 @@ mod table;
 mod tests;
 
 pub use table::Streams;
-pub(super) use table::mix;
+pub(super) use table::{mix, tag_of};
 
 use super::{Direction, Fault, Order, WINDOW_MAX, Window};
 use stream::{CONFIDENCE_MAX, PAGE_MAX, REACH, RUNNING, Stream};
-use table::{Home, Place, tag_of};
+use table::{Home, Place};
 
 /// Within this many pages a fault moves a candidate on.
 const NEAR: u64 = 16;
