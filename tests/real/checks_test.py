@@ -381,14 +381,14 @@ def stat(context):
         got = context.plain([FARPAGE, "stat", pid, "0.2", "2", "--json"])
         lines = [json.loads(line) for line in got.out.splitlines() if line.strip()]
         check(got.code == 0 and len(lines) == 2, f"stat --json: {got.code} {got.out!r} {got.err[-200:]}")
-        with context.begin([FARPAGE, "stat", pid, "0.1"], timeout_s=30) as endless:
-            until("three rows", lambda: len(endless.out.read_text().splitlines()) >= 5, job=endless)
-            context.own_file("over", b"")
-            check(endless.wait() == 0, f"stat {pid} 0.1 at the tree's end: {endless.err.read_text()}")
         for line in lines:
             missing = [key for key in STATS_KEYS if key not in line]
             check(line["schema"] == "farpage.stats.1" and not missing, f"stat --json: {line['schema']}, without {missing}")
             check(line["ram_budget_bytes"] == 48 << 20 and line["zswpout"] + line["pswpout"] > 0, f"stat --json: {line}")
+        with context.begin([FARPAGE, "stat", pid, "0.1"], timeout_s=30) as endless:
+            until("three rows", lambda: len(endless.out.read_text().splitlines()) >= 5, job=endless)
+            context.own_file("over", b"")
+            check(endless.wait() == 0, f"stat {pid} 0.1 at the tree's end: {endless.err.read_text()}")
     gone = context.plain([FARPAGE, "stat", pid])
     check(gone.code != 0 and gone.err_lines(), "stat of an ended tree succeeds")
 

@@ -86,9 +86,11 @@ def columns(context):
 def recall(context):
     """A list that is followed again and again in no order of addresses: after the first time its pages come ahead of their touch."""
     mib, budget, rounds = (320, 128, 4) if context.soak else (80, 32, 4)
-    extra = ["--swap", f"{context.directory}:1G"]
-    got = context.budget_run(budget, [program("chase"), mib, rounds], timeout_s=600, extra=extra)
+    work = [FARPAGE, "bench-work", "chase", "--bytes", f"{mib}M", "--ram", f"{budget}M"]
+    got = context.budget_run(budget, work, timeout_s=600, extra=["--swap", f"{context.directory}:1G"])
     check(got.code == 0, failures(got))
+    figures = json.loads(got.out)
     pages, ahead, hits = mib * 256, got.stats["swap_ra"], got.stats["swap_ra_hit"]
+    check(figures["wrong"] == 0 and figures["checked"] == rounds * pages, f"{figures}")
     check(ahead > pages // 2, f"{ahead} pages read ahead, {rounds} rounds over {pages}")
     check(hits > 0.8 * ahead, f"{hits} hits of {ahead} pages read ahead")

@@ -521,11 +521,8 @@ impl<'a, P: Punch> Slots<'a, P> {
         if let Some(mut locked) = self.try_lock(cluster, owner) {
             let count = each(|_| SlotWord::FREE);
             kill_point!("cluster-freed");
-            if let Err(impossible) = locked.lose(count, group.first().copied().unwrap_or_default()) {
-                // Others' slots are not to be given up with these.
-                locked.now = locked.now.with_count(self.count_words(cluster));
-                result = result.and(Err(impossible));
-            }
+            let first = group.first().copied().unwrap_or_default();
+            result = result.and(self.lose(&mut locked, count, first));
             self.note_runs(&mut locked, group);
             self.unlock(locked, Done::Freed);
         } else {

@@ -63,7 +63,7 @@ impl OwnHistory {
         (room > 0).then(|| History::new(&self.recall, of(&self.ring), of(&self.index)))
     }
 
-    /// Called at misses: more room where the process has so many pages in RAM.
+    /// Called at misses of pages on a device: more room where the process has so many pages in RAM.
     pub fn fit(&self, resident: impl FnOnce() -> u64) {
         if !self.recall.records().is_multiple_of(LOOK) {
             return;

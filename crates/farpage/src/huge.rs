@@ -94,9 +94,13 @@ fn left_traces(mm: &Mm, chunk: u64, walk: Walk) -> bool {
 struct Room<'a>(&'a Mm);
 
 impl<'a> Room<'a> {
-    fn take(mm: &'a Mm) -> Option<Room<'a>> {
+    fn charged(mm: &'a Mm) -> Room<'a> {
         mm.charge(HUGE_PAGES);
-        let room = Room(mm);
+        Room(mm)
+    }
+
+    fn take(mm: &'a Mm) -> Option<Room<'a>> {
+        let room = Room::charged(mm);
         for _ in 0..TURNS {
             let excess = mm.header().excess(0);
             if excess <= 0 {
@@ -108,13 +112,10 @@ impl<'a> Room<'a> {
         }
         None
     }
-}
 
-impl<'a> Room<'a> {
     /// The same, if there is room without reclaim.
     fn beside(mm: &'a Mm) -> Option<Room<'a>> {
-        mm.charge(HUGE_PAGES);
-        let room = Room(mm);
+        let room = Room::charged(mm);
         (mm.header().excess(0) <= 0).then_some(room)
     }
 }

@@ -139,8 +139,10 @@ pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
             first: 0,
             end: mm.header().area[usize::from(area)].blocks.load(Ordering::Relaxed),
         });
-    own.history
-        .fit(|| mm.entry().resident.load(Ordering::Relaxed).max(0) as u64);
+    if policy == Policy::Adaptive && place.is_some() {
+        own.history
+            .fit(|| mm.entry().resident.load(Ordering::Relaxed).max(0) as u64);
+    }
     let window = policy.miss(&describe(mm, touch, place), &own.memory(mm));
     mm.header().windows.add(window.len);
     window

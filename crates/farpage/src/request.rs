@@ -185,16 +185,16 @@ impl Request {
     fn take_some(&mut self, mm: &Mm, window: Window, which: Which, lists: &mut Lists) -> bool {
         let touched = which.touched();
         let mut from = self.seen;
+        let page_at = |place| match window.order {
+            // What was written over meanwhile is any page.
+            Order::Recalled => mm.readahead.recalled(place).unwrap_or_default(),
+            Order::Virtual | Order::Device => place,
+        };
         let pages = &mut lists.walked;
         pages
             .iter_mut()
             .zip(walk(window, &mut from))
-            .for_each(|(to, page)| *to = page);
-        if window.order == Order::Recalled {
-            // What was written over meanwhile is any page.
-            let recalled = |place| mm.readahead.recalled(place).unwrap_or_default();
-            pages.iter_mut().for_each(|page| *page = recalled(*page));
-        }
+            .for_each(|(to, place)| *to = page_at(place));
         let (mut elsewhere, mut first) = (0u64, None);
         let left = self.left;
         let lies = |i: u64| {
@@ -229,28 +229,19 @@ impl Request {
         };
         let touched = touched.map(|(page, _)| page);
         if window.order == Order::Recalled {
+            // Such pages lie anywhere: which of them come after the marker their places tell.
             let seen = window.first + u64::from(self.seen.step);
-            let chosen = bits(chosen).map(|i| (seen + i, pages[i as usize]));
-            self.take_recalled_marker(
-                &mut lists.taken,
-                chosen.filter(|(_, page)| Some(*page) != touched),
-            );
+            let page = window.marker.and_then(|marker| {
+                bits(chosen)
+                    .filter(|i| seen + i >= marker)
+                    .map(|i| pages[i as usize])
+                    .find(|page| Some(*page) != touched)
+            });
+            self.give_marker(&mut lists.taken, page);
         } else {
             self.take_marker(&mut lists.taken, touched);
         }
         chosen != 0
-    }
-
-    /// The same of records, whose pages lie anywhere: they are told with their places, in the order of use.
-    fn take_recalled_marker(&mut self, taken: &mut Taken, mut chosen: impl Iterator<Item = (u64, u64)>) {
-        let Some(window) = &mut self.window else { return };
-        let marker = window
-            .marker
-            .and_then(|marker| chosen.find(|(place, _)| *place >= marker));
-        if let Some((_, page)) = marker {
-            window.marker = None;
-            taken.marker = page;
-        }
     }
 
     /// Gives out the window's marker if it is among the pages taken, or the one that stands for it because it was not to be had;
@@ -261,8 +252,13 @@ impl Request {
             .iter()
             .copied()
             .filter(|page| Some(*page) != touched);
+        let page = self.window.and_then(|window| window.marker_in(others));
+        self.give_marker(taken, page);
+    }
+
+    fn give_marker(&mut self, taken: &mut Taken, page: Option<u64>) {
         if let Some(window) = &mut self.window
-            && let Some(page) = window.marker_in(others)
+            && let Some(page) = page
         {
             window.marker = None;
             taken.marker = page;

@@ -169,7 +169,7 @@ impl<'a> History<'a> {
         let at = self.seek(course, fetched, page, head)?;
         self.repeat(course, at, head);
         let left = whole(course.at, head).saturating_add(fetched).saturating_sub(at);
-        (course.at, course.ahead) = (at as u32, left as u16);
+        course.at = at as u32;
         let next = at.saturating_add(left + 1);
         let is_due = left <= 1 << course.log2 >> 1;
         let len = if is_due {
@@ -203,12 +203,7 @@ impl<'a> History<'a> {
         if course.tag == tag {
             course
         } else {
-            Course {
-                at: 0,
-                ahead: 0,
-                log2: 0,
-                tag,
-            }
+            Course::unpack(u64::from(tag))
         }
     }
 

@@ -33,17 +33,6 @@ impl Locked {
     pub const fn cluster(&self) -> u32 {
         self.cluster
     }
-
-    /// So many of its slots are free now, `slot` among them.
-    pub(super) fn lose(&mut self, count: usize, slot: u32) -> Result<(), Impossible> {
-        let had = self.now.count();
-        self.now = self.now.with_count(had.saturating_sub(count));
-        (count <= had).then_some(()).ok_or(Impossible {
-            slot,
-            word: self.was.0,
-            expected: "a cluster that counts each of its slots in use",
-        })
-    }
 }
 
 /// What was done to a cluster while it was locked.
@@ -282,8 +271,24 @@ impl<'a, P: Punch> Slots<'a, P> {
         true
     }
 
+    /// So many slots of a locked cluster have been freed, `slot` among them.
+    ///
+    /// # Errors
+    /// It counted fewer. It counts its words from now on: others' slots are not to be given up with these.
+    pub(super) fn lose(&self, locked: &mut Locked, count: usize, slot: u32) -> Result<(), Impossible> {
+        let left = locked.now.count().checked_sub(count);
+        let left = left.ok_or(Impossible {
+            slot,
+            word: locked.was.0,
+            expected: "a cluster that counts each of its slots in use",
+        });
+        let counted = left.unwrap_or_else(|_| self.count_words(locked.cluster));
+        locked.now = locked.now.with_count(counted);
+        left.map(drop)
+    }
+
     /// The words of a cluster that are not free.
-    pub(super) fn count_words(&self, cluster: u32) -> usize {
+    fn count_words(&self, cluster: u32) -> usize {
         let used = |word: &&AtomicU64| word.load(Ordering::Acquire) != 0;
         self.words(cluster, CLUSTER_SLOTS).iter().filter(used).count()
     }

@@ -25,6 +25,22 @@ const fn device(first_cluster: u32, slots: u32, priority: i32, has_file: bool) -
     }
 }
 
+/// Whoever frees more slots than their cluster counts is told, and the slots of others stay what they are.
+#[test]
+fn a_cluster_that_counts_too_few_is_told_of() {
+    let memory = Memory::new(&DEVICES);
+    let slots = memory.slots();
+    let run = slots.alloc(&request(0, 3, true)).unwrap();
+    let cluster = run.first / CLUSTER_SLOTS as u32;
+    let word = &memory.clusters[cluster as usize];
+    let counted = cluster::load(word);
+    word.store(counted.with_count(1).0, Ordering::Relaxed);
+    let freed = slots.release(&[run.first, run.first + 1], 3);
+    assert_eq!(freed.map_err(|error| error.slot), Err(run.first));
+    assert_eq!(slots.cluster_word(cluster).count(), 1);
+    assert!(slots.release(&[run.first + 2], 3).is_ok(), "still its owner's");
+}
+
 /// A device that is being emptied hands out nothing, keeps its lists right, and may come back with another size.
 #[test]
 fn a_device_leaves_and_comes_back() {

@@ -159,7 +159,7 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
     let released = &mm.frames.released;
     let mut seen = released.times.load(Ordering::SeqCst);
     let mut left = header.pages_left();
-    let (mut idle, mut looked, mut asked) = (0, start, 0);
+    let (mut idle_since, mut asked) = (start, 0);
     if !mm.who.is_by_faults() {
         header.count(Counter::Allocstall, 1);
     }
@@ -169,10 +169,8 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
         let left_before = core::mem::replace(&mut left, header.pages_left());
         let now = sys::now_ns();
-        idle += now - looked;
-        looked = now;
         if done > 0 || seen != before || left != left_before {
-            idle = 0;
+            idle_since = now;
         }
         let waited = if header.is_hopeless() {
             PATIENCE_OVER_NS
@@ -183,7 +181,7 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
         if done > 0 && !in_vain {
             continue;
         }
-        if in_vain || idle > patience(mm, now) {
+        if in_vain || now - idle_since > patience(mm, now) {
             fits = false;
             break;
         }
@@ -192,9 +190,7 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
             header.ask_to_reclaim();
         }
         released.sleep(seen);
-        let woke = sys::now_ns();
-        idle += (woke - now).min(SLEPT_MAX_NS);
-        looked = woke;
+        idle_since += (sys::now_ns() - now).saturating_sub(SLEPT_MAX_NS);
     }
     header.count(Counter::StallNs, sys::now_ns() - start);
     fits
