@@ -264,6 +264,45 @@ static void pipe_partial(void)
 	free(q);
 }
 
+/* Those that read one pipe: one asked whether more was there, another took it, and the first waited for good, with what it had read
+ * not told to the writer, who waited for that. */
+static void shared_pipe(void)
+{
+	enum { CHUNK = 100000, CHUNKS = 1500, READERS = 4 };
+	int fds[2], told[2];
+	pid_t readers[READERS];
+	char *p = must_malloc(CHUNK);
+	CHECK_OK("pipe", pipe(fds));
+	CHECK_OK("pipe", pipe(told));
+	fill(p, CHUNK, 3);
+	for (int i = 0; i < READERS; i++) {
+		readers[i] = fork();
+		if (readers[i] == 0) {
+			char *q = map_anon(4 * MIB);
+			ssize_t n;
+			close(fds[1]);
+			fill(q, 4 * MIB, 4);
+			while ((n = read(fds[0], q, 4 * MIB)) > 0)
+				write_all(told[1], &n, sizeof n);
+			_exit(n < 0 || failures());
+		}
+	}
+	close(fds[0]);
+	for (int i = 0; i < CHUNKS && !failures(); i++) {
+		CHECK("write", write_all(fds[1], p, CHUNK));
+		ssize_t sum = 0, n = 0;
+		while (sum < CHUNK && read_all(told[0], &n, sizeof n) && n > 0)
+			sum += n;
+		CHECK_EQ("all of it was read", CHUNK, sum);
+	}
+	close(fds[1]);
+	for (int i = 0; i < READERS; i++)
+		CHILD_EXPECT("a reader", readers[i], 0);
+	close(told[0]);
+	close(told[1]);
+	free(p);
+}
+
 static void socket_stream(void)
 {
 	size_t len = big_len();
@@ -289,6 +328,18 @@ static void socket_stream(void)
 	CHECK_EQ("recvmsg WAITALL of all", len, recvmsg(fds[1], &msg, MSG_WAITALL));
 	pthread_join(t, NULL);
 	CHECK_FILL("content", p, len, 8);
+	char control[256];
+	memset(p, 0, len);
+	msg.msg_control = control;
+	msg.msg_controllen = sizeof control;
+	s = (struct stream){.fd = fds[0], .tag = 9, .total = len};
+	t = stream_start(&s, stream_writer);
+	CHECK_EQ("recvmsg WAITALL with room for control data, of which none comes", len, recvmsg(fds[1], &msg, MSG_WAITALL));
+	CHECK_EQ("control data", 0, msg.msg_controllen);
+	pthread_join(t, NULL);
+	CHECK_FILL("content", p, len, 9);
+	msg = (struct msghdr){.msg_iov = iov, .msg_iovlen = 3};
+	fill(p, len, 8);
 	s = (struct stream){.fd = fds[0], .tag = 8, .total = len};
 	t = stream_start(&s, stream_reader);
 	CHECK_EQ("one blocking sendmsg of all", len, sendmsg(fds[1], &msg, 0));
@@ -299,6 +350,61 @@ static void socket_stream(void)
 	munmap(p, len);
 	close(fds[0]);
 	close(fds[1]);
+}
+
+static void *descriptor_sender(void *arg)
+{
+	size_t len = big_len();
+	int fd = *(int *)arg;
+	char *p = map_anon(len);
+	fill(p, len, 15);
+	CHECK_EQ("send before it", len / 2, send(fd, p, len / 2, 0));
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+	memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+	struct iovec iov = {p + len / 2, 10};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	CHECK_EQ("send with it", 10, sendmsg(fd, &msg, 0));
+	CHECK_EQ("send after it", len - len / 2 - 10, send(fd, p + len / 2 + 10, len - len / 2 - 10, 0));
+	munmap(p, len);
+	return NULL;
+}
+
+/* A descriptor in the middle of a stream that is received by long calls: it comes once, with bytes that were sent no later than with it. */
+static void descriptor_in_stream(void)
+{
+	size_t len = big_len(), done = 0, came_at = 0;
+	int fds[2], came = 0;
+	char *p = map_anon(len);
+	pthread_t t;
+	CHECK_OK("socketpair", socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+	pthread_create(&t, NULL, descriptor_sender, &fds[0]);
+	while (done < len) {
+		char control[256];
+		struct iovec iov = {p + done, len - done};
+		struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+		ssize_t n = recvmsg(fds[1], &msg, MSG_CMSG_CLOEXEC);
+		if (!CHECK("recvmsg", n > 0))
+			break;
+		done += (size_t)n;
+		struct cmsghdr *c = msg.msg_controllen ? CMSG_FIRSTHDR(&msg) : NULL;
+		if (c && c->cmsg_type == SCM_RIGHTS) {
+			int fd;
+			memcpy(&fd, CMSG_DATA(c), sizeof fd);
+			close(fd);
+			came_at = done;
+			came++;
+		}
+	}
+	pthread_join(t, NULL);
+	CHECK_EQ("descriptors", 1, came);
+	CHECK_EQ("all that was sent before it and with it", len / 2 + 10, came_at);
+	CHECK_FILL("content", p, len, 15);
+	close(fds[0]);
+	close(fds[1]);
+	munmap(p, len);
 }
 
 /* How much a full socket takes is the kernel's affair; what it took must arrive, and nothing else. */
@@ -488,9 +594,9 @@ int main(int argc, char **argv)
 		{"file", file},
 		{"vector", vector},
 		{"pipe_blocking", pipe_blocking},
-		{"pipe_partial", pipe_partial},
+		{"pipe_partial", pipe_partial}, {"shared_pipe", shared_pipe},
 		{"socket_stream", socket_stream},
-		{"socket_partial", socket_partial},
+		{"descriptor_in_stream", descriptor_in_stream}, {"socket_partial", socket_partial},
 		{"socket_datagram", socket_datagram},
 		{"random_bytes", random_bytes},
 		{"hole", hole},

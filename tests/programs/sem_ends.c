@@ -221,12 +221,27 @@ static void robust_cold(void)
 	munmap(shared, sizeof *shared);
 }
 
+/* A program's only thread that ends itself by number ended alone: the process lived on with the engine's threads. */
+static void by_number(void)
+{
+	for (int managed = 0; managed < 2; managed++) {
+		pid_t pid = fork();
+		if (pid == 0) {
+			if (managed)
+				chill();
+			syscall(SYS_exit, 3);
+		}
+		CHILD_EXPECT(managed ? "a child that ends by number" : "a small child that ends by number", pid, 3);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"first_ends", first_ends},
 		{"robust", robust},
 		{"robust_cold", robust_cold},
+		{"by_number", by_number},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -153,6 +153,25 @@ static void exec_large(void)
 	exec_each(3, 100000);
 }
 
+/* More strings than were looked at: the rest was out, and exec failed with EFAULT. */
+static void exec_many(void)
+{
+	struct image im = image_make(160000, 2);
+	int fds[2];
+	CHECK_OK("pipe", pipe2(fds, O_CLOEXEC));
+	chill();
+	pid_t pid = fork();
+	if (pid == 0) {
+		dup2(fds[1], 1);
+		exec_now(START_EXECVE, self_path, &im);
+	}
+	close(fds[1]);
+	expect_output("160000 arguments", fds[0], im.expected);
+	CHILD_EXPECT("160000 arguments", pid, 21);
+	close(fds[0]);
+	image_free(&im);
+}
+
 static void exec_fails(void)
 {
 	char *none = cold_string("/nonexistent/program");
@@ -636,7 +655,7 @@ static void searched_by_spawn(void)
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
-		{"exec_small", exec_small}, {"exec_large", exec_large}, {"exec_fails", exec_fails},
+		{"exec_small", exec_small}, {"exec_large", exec_large}, {"exec_many", exec_many}, {"exec_fails", exec_fails},
 		{"vforks", vforks},	    {"vfork_leaves_nothing", vfork_leaves_nothing},
 		{"vfork_environment", vfork_environment},
 		{"clone_vm", clone_vm},	{"spawned", spawned},

@@ -1,8 +1,10 @@
 /* The malloc family. Usage: sem_malloc [MIB] [GROUP]; MIB (default 16) is the size of the big blocks. */
 #include "check.h"
 
+#include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/uio.h>
 
 /* Sizes no compiler can see through: they are meant to be refused. */
 static volatile size_t huge_size = (size_t)1 << 62;
@@ -311,6 +313,42 @@ static void libc_users(void)
 		sbrk(-(intptr_t)MIB);
 }
 
+/* ctypes, JNA and their like look functions up in libc by a handle of it. They came past us: libc's free got a block of ours and aborted, and
+ * its readv was not told where the buffers lie. */
+static void by_handle(void)
+{
+	void *libc = dlopen("libc.so.6", RTLD_NOW);
+	if (!CHECK("dlopen", libc))
+		return;
+	void (*release)(void *) = (void (*)(void *))dlsym(libc, "free");
+	ssize_t (*scatter)(int, const struct iovec *, int) = (ssize_t (*)(int, const struct iovec *, int))dlsym(libc, "readv");
+	CHECK("found without an error", dlerror() == NULL);
+	for (size_t len = 10; len < 4 * MIB; len *= 10) {
+		char *p = must_malloc(len);
+		memset(p, 'x', len - 1);
+		p[len - 1] = 0;
+		release(strdup(p));
+		release(p);
+	}
+	int fds[2];
+	char *p = must_malloc(MIB);
+	CHECK_OK("pipe", pipe(fds));
+	CHECK_EQ("write", 6, write(fds[1], "abcdef", 6));
+	struct iovec parts[2] = {{p, 2}, {p + MIB - 4, 4}};
+	chill();
+	CHECK_EQ("readv into cold memory", 6, scatter(fds[0], parts, 2));
+	CHECK_MEM("its content", "abcd", ((char[]){p[0], p[1], p[MIB - 4], p[MIB - 3]}), 4);
+	free(p);
+	close(fds[0]);
+	close(fds[1]);
+	CHECK("what is not there", dlsym(libc, "no_such_function_of_libc") == NULL);
+	CHECK("is told of", dlerror() != NULL);
+	CHECK("what only libc has", dlsym(libc, "strlen") != NULL);
+	CHECK("without an error", dlerror() == NULL);
+	CHECK("by name alone", dlsym(RTLD_DEFAULT, "free") != NULL && dlsym(RTLD_NEXT, "strlen") != NULL);
+	dlclose(libc);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -318,7 +356,7 @@ int main(int argc, char **argv)
 		{"limits", limits},	      {"realloc_huge", realloc_huge},
 		{"usable", usable},	      {"calloc_zero", calloc_zero},
 		{"small_objects", small_objects}, {"cross_thread", cross_thread},
-		{"libc_users", libc_users},
+		{"libc_users", libc_users},   {"by_handle", by_handle},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -581,6 +581,39 @@ static void own_filter(void)
 		CHILD_EXPECT("no handler, ignored, blocked", child_start(die_filtered, (void *)way), 128 + SIGSYS);
 }
 
+static ucontext_t context_back, context_there;
+static char context_stack[256 << 10];
+
+static void in_context(void)
+{
+	sigset_t now;
+	CHECK_FILL("cold memory in a context with all signals blocked", cold, COLD_LEN, 60);
+	sigprocmask(SIG_BLOCK, NULL, &now);
+	CHECK("its mask", sigismember(&now, SIGUSR1) == 1);
+	CHECK_OK("swapcontext back", swapcontext(&context_there, &context_back));
+	CHECK_FILL("cold memory once more", cold, COLD_LEN, 61);
+	setcontext(&context_back);
+}
+
+/* libc gives the kernel the mask that a program has put in a context, all signals: the next swapped page ended it. */
+static void contexts(void)
+{
+	CHECK_OK("getcontext", getcontext(&context_there));
+	context_there.uc_stack.ss_sp = context_stack;
+	context_there.uc_stack.ss_size = sizeof context_stack;
+	context_there.uc_link = NULL;
+	sigfillset(&context_there.uc_sigmask);
+	makecontext(&context_there, in_context, 0);
+	for (int round = 0; round < 2; round++) {
+		cold_fill((uint64_t)(60 + round));
+		CHECK_OK("swapcontext", swapcontext(&context_back, &context_there));
+		sigset_t now;
+		sigprocmask(SIG_BLOCK, NULL, &now);
+		CHECK("the mask afterwards", sigismember(&now, SIGUSR1) == 0);
+		sigfillset(&context_there.uc_sigmask);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -590,6 +623,7 @@ int main(int argc, char **argv)
 		{"full_handler_mask", full_handler_mask},	  {"waiting", waiting},
 		{"jump_out_of_read", jump_out_of_read},		  {"interrupted", interrupted},
 		{"directed", directed},	{"legacy", legacy},	  {"own_filter", own_filter},
+		{"contexts", contexts},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

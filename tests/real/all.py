@@ -65,7 +65,7 @@ def main():
         print("FAIL tests/programs: they did not build")
     # Side by side: most tests wait for disks and timers half of the time.
     if os.geteuid() == 0:
-        suites = [start("quick", 2, first=FIRST), start("user", 1, without=ROOTS)]
+        suites = [start("quick", 3, first=FIRST), start("user", 1, without=ROOTS)]
     else:
         suites = [start("user", 2)]
         print("SKIP suite quick: it needs root (cgroups, block devices, --delivery thread); the suite for ordinary users runs")

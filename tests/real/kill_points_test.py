@@ -211,7 +211,7 @@ class Unsupervised:
             env["FARPAGE_KILL_AT"] = armed_at(LEAVES_A_REFERENCE)
         # What those hold that die later nobody returns: few do.
         argv = [program("killpoints"), 24, 1, 1]
-        options = {"timeout_s": 240, "binary": KILL_FARPAGE, "env": env}
+        options = {"timeout_s": 480, "binary": KILL_FARPAGE, "env": env}
         if point.startswith("area-"):
             self.job = swapoff_test.start(context, argv, BUDGET_UNSUPERVISED, ("compressed:6M", "a:1G", "b:1G"), **options)
         else:

@@ -257,6 +257,16 @@ def compressed_too_large(context):
     check("three quarters" not in quiet.err, f"told for nothing: {quiet.err[-300:]}")
 
 
+@test("huge-too-small")
+def huge_too_small(context):
+    """Huge pages in a budget that never has any: `--huge always` was taken, did nothing and said nothing."""
+    told = context.plain(run_words("--ram", "32M", "--huge", "always", "--swap", context.directory) + ["true"])
+    check(told.code == 0 and "there are no huge pages" in told.err, f"told: {told.err[-300:]}")
+    for quiet in (["--ram", "80M", "--huge", "always"], ["--ram", "32M"]):
+        got = context.plain(run_words(*quiet, "--swap", context.directory) + ["true"])
+        check(got.code == 0 and "huge" not in got.err, f"{quiet}: {got.err[-300:]}")
+
+
 @test("swap-in-ram")
 def swap_in_ram(context):
     """A swap file in RAM frees none: that is said, and done."""

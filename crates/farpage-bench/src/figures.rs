@@ -63,6 +63,16 @@ pub fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
+/// The command that a report is of, as a shell is given it.
+#[must_use]
+pub fn command(report: &Value) -> String {
+    let words: Vec<_> = items(&report["command"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "))
+}
+
 /// The text under a key, empty if there is none.
 #[must_use]
 pub fn text<'a>(value: &'a Value, key: &str) -> &'a str {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::figures::{items, text};
+use crate::figures::{command, items, text};
 use crate::machine;
 use crate::published::{PUBLISHED, Published};
 use crate::reasons::{self, Reason};
@@ -62,14 +62,10 @@ fn runs(reports: &[Value]) -> String {
     let mut runs = "\n## Runs\n".to_owned();
     runs.push_str(&table(&["run", "build", "command", "rounds", "machine"]));
     for (number, report) in reports.iter().enumerate() {
-        let words: Vec<_> = items(&report["command"])
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
         runs.push_str(&row(&[
             (number + 1).to_string(),
             escape(report["build"].as_str().unwrap_or("not told")),
-            format!("`{}`", escape(&words.join(" "))),
+            format!("`{}`", escape(&command(report))),
             report["rounds"].to_string(),
             escape(&machine::words(&report["machine"])),
         ]));
@@ -400,7 +396,7 @@ mod tests {
     fn one_run_is_told_whole() {
         let told = report(&[stored("50th, us", 1.25, Some(false))]);
         for part in [
-            "| 1 | commit abc | `/usr/bin/farpage bench random` | 3 | x,",
+            "| 1 | commit abc | `/usr/bin/farpage bench random --build 'commit abc'` | 3 | x,",
             "- a note | with a bar",
             "| random, swap file, 64 MiB | farpage / kernel: 50th, us | 1.25 | P5 &lt;= 0.6: **missed** |",
             "- random, swap file, 64 MiB: 50th, us **1.25** (P5 &lt;= 0.6: **missed**). Why: nearly all of a touch is",

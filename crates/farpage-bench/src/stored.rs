@@ -210,7 +210,7 @@ pub mod tests {
             "schema": SCHEMA,
             "build": "commit abc",
             "machine": {"date": "2026-11-24 10:00 UTC", "cpu": "x"},
-            "command": ["/usr/bin/farpage", "bench", "random"],
+            "command": ["/usr/bin/farpage", "bench", "random", "--build", "commit abc"],
             "rounds": 3,
             "notes": ["a note | with a bar"],
             "comparisons": [{

@@ -273,7 +273,7 @@ pub struct SwapoffArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// The area: its path as it was given, its number (1 is the first file or device), or `compressed`
+    /// The area: its path as it was given, its number (1 is the first file or device), or `compressed` (also 0)
     pub area: String,
 
     /// The tree; may be left out when one runs
@@ -417,7 +417,7 @@ pub enum Readahead {
     Cluster,
     /// Neighbours in memory, up to 8 pages or 2^N of --page-cluster N, as Linux does otherwise
     Vma,
-    /// Streams of each thread: forward, backward, strided, up to 4 MiB
+    /// Streams of each thread (forward, backward, strided), up to a 64th of the budget and 4 MiB; without one, the order of the last time
     Adaptive,
 }
 

@@ -21,7 +21,7 @@ Examples:
   farpage bench --report a.json b.json c.json --markdown runs.md     three runs side by side, nothing measured
   farpage bench mixed --run-args '--readahead vma --delivery thread'
 
-Names: startup fill seq random threads faults stride mixed solve free usemem usemem-random
+Names: startup fill seq random threads faults stride chase mixed solve free usemem usemem-random
 usemem-threads usemem-read swapoff huge fit build (needs gcc) redis (needs redis-server) readahead scale.
 
 As root each program runs in a cgroup of the same hard limit on both sides, in turn; the kernel's side has a swap

@@ -12,7 +12,8 @@ use std::process;
 use farpage::join;
 use farpage::snapshot::Snapshot;
 use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
-use farpage_core::units::format_size;
+use farpage_core::huge::{self, Huge};
+use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::args::{DeliveryArg, RunArgs};
 use crate::elf::{self, Credentials, Refusal};
@@ -49,7 +50,8 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     let remarks = too_near
         .map(|trouble| format!("--ram: {}", trouble.line()))
         .into_iter()
-        .chain(too_much_compressed(&areas, ram_bytes));
+        .chain(too_much_compressed(&areas, ram_bytes))
+        .chain(too_little_for_huge(args.huge.setting(), ram_bytes));
     let remarks: Vec<_> = remarks.chain(in_memory(&areas)).filter(|_| !args.quiet).collect();
     let config = RunConfig {
         ram_bytes,
@@ -111,6 +113,17 @@ fn too_much_compressed(areas: &[AreaSpec], ram_bytes: u64) -> Option<String> {
             format_size(most)
         )),
         _ => None,
+    })
+}
+
+/// What is said of huge pages in a budget that never has any.
+fn too_little_for_huge(setting: Huge, ram_bytes: u64) -> Option<String> {
+    let pages = i64::try_from(ram_bytes / PAGE_SIZE as u64).unwrap_or(i64::MAX);
+    (setting != Huge::Never && !huge::affordable(pages)).then(|| {
+        format!(
+            "--huge: in a budget of {} there are no huge pages; give more --ram for them, 80M or more",
+            format_size(ram_bytes)
+        )
     })
 }
 

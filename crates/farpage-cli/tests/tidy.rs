@@ -83,6 +83,25 @@ fn nothing_is_left_for_later() {
     none(&lines_where(|line| words.iter().any(|word| line.contains(word))));
 }
 
+/// Who reads a run's figures finds each counter explained, in the words that the code has for it.
+#[test]
+fn every_counter_is_explained() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("readable");
+    let (code, page) = (
+        read("crates/farpage-core/src/stats.rs"),
+        read("docs/statistics.md"),
+    );
+    let rows = code.lines().filter_map(|line| {
+        let (_, rest) = line.trim().split_once(" \"")?;
+        let (name, what) = rest.strip_suffix("\",")?.split_once("\" \"")?;
+        Some(format!("| `{name}` | {what} |"))
+    });
+    let rows: Vec<_> = rows.collect();
+    assert!(rows.len() > 40, "only {} counters found", rows.len());
+    let missing: Vec<_> = rows.into_iter().filter(|row| !page.contains(row)).collect();
+    none(&missing);
+}
+
 /// `unsafe` as code: not in a comment, a string or a lint's name.
 fn is_unsafe_code(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();

@@ -91,7 +91,6 @@ pub fn start() {
     // SAFETY: no preconditions.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.clamp(1, 8) as usize;
     ARENA_COUNT.store((cpus * 2).min(ARENAS_MAX) as u32, Ordering::Release);
-    internal::start();
 }
 
 /// The index in `place`, of an arena with these hooks; it is made now if there is none, 0 if it can't be. Of two threads that

@@ -10,7 +10,7 @@ use farpage::{file_limit, join, sys};
 use crate::descriptors::has_threads;
 use crate::internal;
 use crate::real::call_real;
-use crate::shell;
+use crate::{shell, threads};
 
 type Handler = Option<unsafe extern "C" fn()>;
 
@@ -30,6 +30,7 @@ unsafe extern "C" fn in_child() {
     file_limit::forget();
     shell::forget();
     internal::forget();
+    threads::forget_others();
 }
 
 /// Registers ours, once: at the latest in the constructor.

@@ -8,7 +8,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
-use farpage::mm::mm;
+use farpage::mm::{mm, mode};
 use farpage::sys;
 use tikv_jemalloc_sys as je;
 
@@ -18,10 +18,25 @@ use crate::alloc::{Hooks, HooksPtr, extent_keep, extent_merge, extent_no_range, 
 const SIZE_MAX: usize = 32 << 10;
 /// Bytes that may stay unmanaged in any case.
 const ALWAYS: i64 = 4 << 20;
-const OBJECTS: usize = 2;
 
-/// Address ranges of libc's and the loader's code.
-static CODE: [[AtomicUsize; 2]; OBJECTS] = [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; OBJECTS];
+/// Where an object's code lies: its first address, and that behind it.
+struct Code([AtomicUsize; 2]);
+
+impl Code {
+    const fn none() -> Code {
+        Code([AtomicUsize::new(0), AtomicUsize::new(0)])
+    }
+
+    fn holds(&self, address: usize) -> bool {
+        let [start, end] = &self.0;
+        address >= start.load(Ordering::Relaxed) && address < end.load(Ordering::Relaxed)
+    }
+}
+
+static LIBC: Code = Code::none();
+static LOADER: Code = Code::none();
+/// This library's.
+static OWN: Code = Code::none();
 static ARENA: AtomicU32 = AtomicU32::new(0);
 static TAKEN: AtomicI64 = AtomicI64::new(0);
 
@@ -53,16 +68,29 @@ pub fn forget() {
     WANTED.store(0, Ordering::Relaxed);
 }
 
-/// From now on requests of libc and the loader go to an arena of their own.
+/// Notes whose code is whose. From now on, in a process with a budget, requests of libc and the loader go to an arena of their own.
 pub fn start() {
-    let mut found = 0usize;
-    // SAFETY: the callback gets valid loader data and our counter.
-    unsafe { libc::dl_iterate_phdr(Some(note_object), &mut found as *mut usize as *mut c_void) };
+    // SAFETY: the callback gets valid loader data.
+    unsafe { libc::dl_iterate_phdr(Some(note_object), core::ptr::null_mut()) };
 }
 
-unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-    // SAFETY: loader data, valid during the callback; `found` is start's counter.
-    let (info, found) = unsafe { (&*info, &mut *(found as *mut usize)) };
+/// Whether a function is libc's.
+pub fn is_libc(function: usize) -> bool {
+    LIBC.holds(function)
+}
+
+/// Whether a function is this library's.
+pub fn is_own(function: usize) -> bool {
+    OWN.holds(function)
+}
+
+unsafe extern "C" fn note_object(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    _nothing: *mut c_void,
+) -> c_int {
+    // SAFETY: loader data, valid during the callback.
+    let info = unsafe { &*info };
     let name = if info.dlpi_name.is_null() {
         b""
     } else {
@@ -70,18 +98,21 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, fo
         unsafe { core::ffi::CStr::from_ptr(info.dlpi_name) }.to_bytes()
     };
     let file = name.rsplit(|&b| b == b'/').next().unwrap_or_default();
-    if *found < OBJECTS && (file.starts_with(b"libc.so") || file.starts_with(b"ld-linux")) {
-        // SAFETY: `dlpi_phnum` headers.
-        let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-        for header in headers
-            .iter()
-            .filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_X != 0)
-        {
-            let start = (info.dlpi_addr + header.p_vaddr) as usize;
-            CODE[*found][0].store(start, Ordering::Relaxed);
-            CODE[*found][1].store(start + header.p_memsz as usize, Ordering::Relaxed);
-        }
-        *found += 1;
+    // SAFETY: `dlpi_phnum` headers.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let is_code =
+        |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0;
+    for header in headers.iter().filter(is_code) {
+        let start = (info.dlpi_addr + header.p_vaddr) as usize;
+        let end = start + header.p_memsz as usize;
+        let code = match file {
+            _ if file.starts_with(b"libc.so") => &LIBC,
+            _ if file.starts_with(b"ld-linux") => &LOADER,
+            _ if (start..end).contains(&(note_object as *const () as usize)) => &OWN,
+            _ => continue,
+        };
+        code.0[0].store(start, Ordering::Relaxed);
+        code.0[1].store(end, Ordering::Relaxed);
     }
     0
 }
@@ -90,10 +121,8 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, fo
 #[inline]
 pub fn flags(caller: usize, size: usize) -> Option<c_int> {
     const NO_CACHE: c_int = 0x100;
-    let ours = |range: &[AtomicUsize; 2]| {
-        caller >= range[0].load(Ordering::Relaxed) && caller < range[1].load(Ordering::Relaxed)
-    };
-    if size > SIZE_MAX || !CODE.iter().any(ours) {
+    let is_internal = || LIBC.holds(caller) || LOADER.holds(caller);
+    if size > SIZE_MAX || !is_internal() || mm().mode.load(Ordering::Relaxed) == mode::OFF {
         return None;
     }
     let share = || mm().header().budget.load(Ordering::Relaxed) * 4096 / 32;

@@ -11,6 +11,7 @@ mod aliases;
 mod alloc;
 mod atfork;
 mod confine;
+mod contexts;
 mod descriptors;
 mod environment;
 mod exec;
@@ -39,6 +40,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 
 extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, environment: *const *const c_char) {
     real::resolve();
+    internal::start();
     threads::start_beliefs();
     // SAFETY: glibc passes constructors the process's environment.
     unsafe { farpage::join::join(environment) };

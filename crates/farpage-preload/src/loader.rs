@@ -1,8 +1,13 @@
 //! dlopen without RTLD_DEEPBIND. A library that is bound to libc before it is bound to us would have two mallocs: its `free` were libc's,
 //! and what libc's strdup gives it is a block of ours. It would also reach libc's system calls past us.
 //!
+//! dlsym by a handle, which is how ctypes, JNA and their like call libc, would lead past us in the same way.
+//!
 //! The loader looks at who calls: its RUNPATH and its namespace. So these are jumps, not calls.
 
+use core::ffi::{c_char, c_void};
+
+use crate::internal;
 use crate::real::{self, Real};
 
 const RTLD_DEEPBIND: i32 = libc::RTLD_DEEPBIND;
@@ -53,4 +58,46 @@ pub unsafe extern "C" fn dlmopen() {
         kept = const !RTLD_DEEPBIND,
         real = sym real_dlmopen,
     )
+}
+
+/// By the name of a library (not RTLD_DEFAULT, 0, nor RTLD_NEXT, -1, for which the loader looks at who calls).
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym() {
+    core::arch::naked_asm!(
+        "lea rax, [rdi + 1]",
+        "cmp rax, 1",
+        "ja {by_handle}",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {real}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        by_handle = sym by_handle,
+        real = sym real::dlsym_address,
+    )
+}
+
+/// What is found in libc is ours where we stand for it: where the name leads everybody to us, and from us to libc with nobody in between
+/// (another preloaded library that looks for what it stands for would call itself).
+unsafe extern "C" fn by_handle(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: the caller's arguments; the name is valid for the further look-ups too.
+    unsafe {
+        let found = real::dlsym(handle, name);
+        if !internal::is_libc(found as usize) {
+            return found;
+        }
+        let first = real::dlsym(libc::RTLD_DEFAULT, name);
+        let next = real::dlsym(libc::RTLD_NEXT, name);
+        // That one of these may have failed is not the caller's to know.
+        libc::dlerror();
+        if next == found && internal::is_own(first as usize) {
+            first
+        } else {
+            found
+        }
+    }
 }

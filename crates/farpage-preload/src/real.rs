@@ -1,6 +1,6 @@
 //! The libc functions behind the symbols this library takes over, looked up once in the constructor.
 
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 macro_rules! real_functions {
@@ -26,7 +26,7 @@ real_functions! {
     read write pread pread64 pwrite pwrite64 recv send epoll_wait poll
     sendmsg recvmsg sendmmsg recvmmsg ioctl
     close dup2 dup3 fcntl fcntl64 __fcntl unshare ptrace prctl setsockopt
-    dlopen dlmopen __ppoll_chk chroot
+    dlopen dlmopen __ppoll_chk chroot setcontext swapcontext
 }
 
 static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
@@ -40,7 +40,33 @@ pub fn resolve() {
 /// NULL where libc has no such function.
 pub fn look_up(name: &core::ffi::CStr) -> usize {
     // SAFETY: RTLD_NEXT with a valid name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+    unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+}
+
+/// libc's own dlsym; that name is taken over, too (`loader`).
+///
+/// # Safety
+/// As dlsym(3).
+pub unsafe fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    let function = dlsym_address();
+    // SAFETY: a function of this type. The caller's arguments.
+    unsafe {
+        let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
+            core::mem::transmute(function);
+        function(handle, name)
+    }
+}
+
+/// Its address. glibc has it in libc since 2.34, the oldest that serves.
+pub extern "C" fn dlsym_address() -> usize {
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    let mut found = FOUND.load(Ordering::Relaxed);
+    if found == 0 {
+        // SAFETY: RTLD_NEXT with valid strings.
+        found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), c"GLIBC_2.34".as_ptr()) as usize };
+        FOUND.store(found, Ordering::Relaxed);
+    }
+    found
 }
 
 /// The address of the real function. Called before the constructor it is looked up there and then.

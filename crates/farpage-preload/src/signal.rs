@@ -365,11 +365,22 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
                 robust::keep_list(mm);
             }
             // SAFETY: the caller's call.
-            result(unsafe { farpage::sys::raw(nr, args) })
+            result(unsafe { farpage::sys::raw(ended_by(nr), args) })
         }
         libc::SYS_rt_sigaction => result(trap::on_sigaction(args)),
         libc::SYS_clone3 => result(-i64::from(libc::ENOSYS)),
         _ => result(trap::perform(nr, args)),
+    }
+}
+
+/// A program's only thread that ends is the end of the process; the engine's threads would live on.
+fn ended_by(nr: i64) -> i64 {
+    // One that libc does not know of is not the first.
+    let is_first = || farpage::sys::gettid() == farpage::sys::getpid();
+    if nr == libc::SYS_exit && crate::threads::is_alone() && is_first() {
+        libc::SYS_exit_group
+    } else {
+        nr
     }
 }
 
@@ -387,7 +398,7 @@ fn dormant_syscall(nr: i64, args: [u64; 6]) -> i64 {
     if nr == libc::SYS_clone3 && mm().mode.load(Ordering::Relaxed) != mode::OFF {
         return -i64::from(libc::ENOSYS);
     }
-    let done = trap::issue(nr, args);
+    let done = trap::issue(ended_by(nr), args);
     crate::threads::keep_named(nr, args, done);
     done
 }

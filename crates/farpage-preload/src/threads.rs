@@ -2,7 +2,7 @@
 //! memory) can't be delivered there. Stacks the program supplies itself: [`crate::placed`].
 
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use farpage::activate::activate;
 use farpage::births;
@@ -13,6 +13,7 @@ use farpage::robust;
 use farpage::sigmask::{self, Belief};
 use farpage::{sys, syscalls, trap};
 
+use crate::descriptors::has_threads;
 use crate::internal;
 use crate::placed::{self, Stack};
 use crate::real::call_real;
@@ -36,6 +37,19 @@ static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 /// Ranges to keep in RAM that were named while the process was dormant: pairs of address and length.
 static KEPT: [[AtomicUsize; 2]; RANGES_MAX] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
+
+/// Set in a forked child, which has one thread, until it starts another. (What libc tells of its threads, it tells of the parent's in the child.)
+static ALONE: AtomicBool = AtomicBool::new(false);
+
+/// In a forked child.
+pub fn forget_others() {
+    ALONE.store(true, Ordering::Relaxed);
+}
+
+/// Whether the program has this thread alone, as far as that is known.
+pub fn is_alone() -> bool {
+    ALONE.load(Ordering::Relaxed) || has_threads() == Some(false)
+}
 
 pub type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -234,6 +248,7 @@ pub unsafe extern "C" fn pthread_create(
             argument
         )
     };
+    ALONE.store(false, Ordering::Relaxed);
     if mm().mode.load(Ordering::Relaxed) == mode::OFF {
         return real(attributes, start, argument);
     }

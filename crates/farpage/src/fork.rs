@@ -182,9 +182,11 @@ pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
     };
     let index = pool.reach().position(free)?;
     kill_point!("entry-taken");
-    pool.processes()[index]
-        .born_ns
-        .store(sys::now_ns(), Ordering::Relaxed);
+    let entry = &pool.processes()[index];
+    entry.born_ns.store(sys::now_ns(), Ordering::Relaxed);
+    // Who paid for a copy while the debtor was given up may have taken it back from here afterwards.
+    let stray = entry.charged.swap(0, Ordering::Relaxed);
+    pool.header().charged.fetch_sub(stray, Ordering::Relaxed);
     pool.header().births.fetch_add(1, Ordering::AcqRel);
     Some(index)
 }

@@ -10,7 +10,7 @@ mod plot;
 use farpage_core::units::PAGE_SIZE;
 use serde_json::Value;
 
-use crate::figures::{Spread, figure, items, text};
+use crate::figures::{Spread, command, figure, items, text};
 use crate::machine;
 use crate::report::number;
 use crate::samples;
@@ -50,12 +50,11 @@ pub fn page(reports: &[Value]) -> String {
 }
 
 fn run(all: &Value) -> String {
-    let words: Vec<_> = items(&all["command"]).iter().filter_map(Value::as_str).collect();
     let mut run = format!(
         "<h1>farpage bench</h1>\n<pre>{}</pre>\n<p><code>{}</code>, rounds: {}, build: {}. A ratio is farpage / the other \
          side, round by round: of a rate, more is better; of a time, less.</p>\n",
         escape(&machine::words(&all["machine"])),
-        escape(&words.join(" ")),
+        escape(&command(all)),
         all["rounds"],
         escape(all["build"].as_str().unwrap_or("not told"))
     );

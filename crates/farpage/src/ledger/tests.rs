@@ -67,6 +67,23 @@ fn an_entry_is_given_up_when_who_was_in_fork_is_gone() {
     assert_eq!(entry.forking.load(Ordering::Relaxed), 0);
 }
 
+/// A parent that pays for its child's copy may be stopped between the charge and the debt, and the child be given up meanwhile: what the
+/// parent then takes back was taken back already, and the tree had up to 64 pages more than its budget for good.
+#[test]
+fn what_was_taken_back_twice_is_made_good() {
+    let ledger = tree();
+    let pool = *ledger.pool();
+    let embryo = entry_state::taken_by(sys::getpid());
+    let index = take_entry(&pool, embryo).unwrap();
+    let entry = &pool.processes()[index];
+    entry.state.store(entry_state::FREE, Ordering::Release);
+    entry.charge(pool.header(), -64);
+    assert_eq!(pool.header().charged.load(Ordering::Relaxed), -64);
+    assert_eq!(take_entry(&pool, embryo), Some(index));
+    assert_eq!(entry.charged.load(Ordering::Relaxed), 0);
+    assert_eq!(pool.header().charged.load(Ordering::Relaxed), 0);
+}
+
 /// Ten seconds once were enough to give up an entry, with whoever had taken it or was to live in it stopped for longer.
 #[test]
 fn an_entry_that_was_taken_is_given_up_only_long_after_its_takers_death() {

@@ -10,6 +10,7 @@ use crate::pool::ProcEntry;
 use crate::store::WRITE_MAX;
 use crate::sys;
 
+// All but MOMENT and ASK_EVERY are measured by [`Effort`].
 const MS: u64 = 1_000_000;
 /// How long a thread waits while no process of the tree gives anything back, in nanoseconds.
 const PATIENCE_NS: u64 = 200 * MS;
@@ -31,7 +32,7 @@ const MOMENT_NS: u64 = 1_000 * MS;
 const ASK_EVERY_NS: u64 = 5 * MS;
 /// One sleep, in microseconds, unless frames are given back.
 const SLEEP_US: u64 = 500;
-/// What of it counts for patience, at most: who is kept from a CPU by others does not lose patience with those that are as well.
+/// What of it counts, at most (see [`Effort`]).
 const SLEPT_MAX_NS: u64 = 2 * SLEEP_US * 1000;
 
 /// When this process last gave up waiting for room.
@@ -145,6 +146,43 @@ pub fn room_for_hint(mm: &Mm, pages: i64) -> bool {
     wait(mm, PATIENCE_HINT_NS, || pages)
 }
 
+/// What a wait takes of a thread, in nanoseconds: what it runs, and its sleeps. By the clock, threads that were kept from a CPU (32 of them, beside
+/// others' busy loops) lost patience with each other: they overran a budget that was being cleared. Without a supervisor it is by the
+/// clock: what the dead are charged never comes back, and a busy machine is no reason to wait for it longer.
+struct Effort {
+    clock: fn() -> u64,
+    start: u64,
+    slept: u64,
+    /// What of a sleep counts beside what the clock tells of it.
+    slept_max: u64,
+}
+
+impl Effort {
+    fn begin(mm: &Mm) -> Effort {
+        let (clock, slept_max): (fn() -> u64, u64) = if mm.header().supervisor_lives() {
+            (sys::thread_ns, SLEPT_MAX_NS)
+        } else {
+            (sys::now_ns, 0)
+        };
+        Effort {
+            clock,
+            start: clock(),
+            slept: 0,
+            slept_max,
+        }
+    }
+
+    fn ns(&self) -> u64 {
+        (self.clock)() - self.start + self.slept
+    }
+
+    fn sleep(&mut self, released: &Released, seen: u32) {
+        let start = sys::now_ns();
+        released.sleep(seen);
+        self.slept += (sys::now_ns() - start).min(self.slept_max);
+    }
+}
+
 /// Reclaims and waits; false: there is no room. More than half of what there can be is never waited for, since it would be free
 /// only while nobody else takes a page. (A fork that wanted 200 pages in a limit of 256 waited for good, with malloc's locks held, as long
 /// as the handler of a timer touched pages.)
@@ -159,7 +197,7 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
     let released = &mm.frames.released;
     let mut seen = released.times.load(Ordering::SeqCst);
     let mut left = header.pages_left();
-    let (mut idle_since, mut asked) = (start, 0);
+    let (mut effort, mut idle_since, mut asked) = (Effort::begin(mm), 0, 0);
     if !mm.who.is_by_faults() {
         header.count(Counter::Allocstall, 1);
     }
@@ -168,20 +206,20 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
         let done = reclaim(mm, excess().clamp(BLOCK as i64, WRITE_MAX as i64));
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
         let left_before = core::mem::replace(&mut left, header.pages_left());
-        let now = sys::now_ns();
+        let (now, spent) = (sys::now_ns(), effort.ns());
         if done > 0 || seen != before || left != left_before {
-            idle_since = now;
+            idle_since = spent;
         }
         let waited = if header.is_hopeless() {
             PATIENCE_OVER_NS
         } else {
             in_all
         };
-        let in_vain = now - start > waited && excess() > 0;
+        let in_vain = spent > waited && excess() > 0;
         if done > 0 && !in_vain {
             continue;
         }
-        if in_vain || now - idle_since > patience(mm, now) {
+        if in_vain || spent - idle_since > patience(mm, now) {
             fits = false;
             break;
         }
@@ -189,14 +227,13 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
             asked = now;
             header.ask_to_reclaim();
         }
-        released.sleep(seen);
-        idle_since += (sys::now_ns() - now).saturating_sub(SLEPT_MAX_NS);
+        effort.sleep(released, seen);
     }
     header.count(Counter::StallNs, sys::now_ns() - start);
     fits
 }
 
-/// How long nothing may happen in the tree before the limit is overrun, in nanoseconds. By time, not by sleeps: 32 threads that woke
+/// How long nothing may happen in the tree before the limit is overrun. By time, not by sleeps: 32 threads that woke
 /// each other by asking once gave up after a few milliseconds, and each made it worse for the others. A process that has nothing left
 /// waits for those that have: 32 threads of one whose children held all of 96 MiB once took 7 MiB more while these stored theirs.
 fn patience(mm: &Mm, now: u64) -> u64 {

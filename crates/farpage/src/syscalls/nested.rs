@@ -387,10 +387,13 @@ const PTRACE_SETREGSET: u32 = 0x4205;
 
 pub(super) fn ptrace(walk: &mut Walk<'_>) {
     const PEEKSIGINFO: u32 = 0x4209;
+    const ARCH_PRCTL: u32 = 30;
     match walk.val32(0) {
         PTRACE_GETREGSET | PTRACE_SETREGSET => walk.iovec(walk.val(3), 1),
         // POKETEXT, POKEDATA, POKEUSR, CONT and what else has a value there
         4..=9 | 24 => {}
+        // Of a register: where it goes is the address.
+        ARCH_PRCTL => walk.flat(walk.val(2), 8),
         PEEKSIGINFO => {
             walk.flat(walk.val(2), 16);
             walk.flat(walk.val(3), OPAQUE_BYTES);
@@ -408,12 +411,17 @@ pub(super) fn seccomp(walk: &mut Walk<'_>) {
     }
 }
 
-/// SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF.
-pub(super) const SOCKOPTS_NESTED: &[u32] = &[26, 51];
+/// SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF, and of packet sockets PACKET_FANOUT_DATA.
+pub(super) const SOCKOPTS_NESTED: &[u32] = &[26, 51, 22];
 
 pub(super) fn setsockopt(walk: &mut Walk<'_>) {
     walk.flat(walk.val(3), u64::from(walk.val32(4)).min(SOCKOPT_BYTES_MAX));
-    if walk.val32(1) == libc::SOL_SOCKET as u32 && SOCKOPTS_NESTED.contains(&walk.val32(2)) {
+    const FILTERS: [(i32, u32); 3] = [
+        (libc::SOL_SOCKET, SOCKOPTS_NESTED[0]),
+        (libc::SOL_SOCKET, SOCKOPTS_NESTED[1]),
+        (libc::SOL_PACKET, SOCKOPTS_NESTED[2]),
+    ];
+    if FILTERS.contains(&(walk.val32(1) as i32, walk.val32(2))) {
         walk.sock_fprog(walk.val(3));
     }
 }

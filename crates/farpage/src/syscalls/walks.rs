@@ -11,8 +11,7 @@ const MSGHDR_BYTES: u64 = 56;
 const MMSGHDR_BYTES: u64 = 64;
 /// MAX_ARG_STRLEN.
 pub(super) const ARG_STRING_BYTES_MAX: u64 = 131_072;
-const ARG_STRINGS_MAX: u64 = 65_536;
-/// The kernel stops at 6 MiB for all strings of an exec.
+/// The kernel stops at 6 MiB for all strings of an exec and the pointers to them.
 const ARG_STRINGS_BYTES_MAX: u64 = 8 << 20;
 const WAITERS_MAX: u64 = 128;
 const WAITER_BYTES: u64 = 24;
@@ -129,11 +128,8 @@ impl Walk<'_> {
         if array == 0 {
             return;
         }
-        let (mut bytes, mut emitted_to) = (0, array);
-        for index in 0..ARG_STRINGS_MAX {
-            let Some(at) = array.checked_add(index * 8) else {
-                return;
-            };
+        let (mut bytes, mut at, mut emitted_to) = (0, array, array);
+        while bytes <= ARG_STRINGS_BYTES_MAX {
             // A slot may straddle two pages: emit up to the end of the page that holds its last byte.
             let Some(end) = at
                 .checked_add(8)
@@ -147,11 +143,9 @@ impl Walk<'_> {
             }
             match self.u64_at(at) {
                 None | Some(0) => return,
-                Some(string) => bytes += self.string(string, ARG_STRING_BYTES_MAX),
+                Some(string) => bytes += 8 + self.string(string, ARG_STRING_BYTES_MAX),
             }
-            if bytes > ARG_STRINGS_BYTES_MAX {
-                return;
-            }
+            at += 8;
         }
     }
 

@@ -30,12 +30,27 @@ const WAITING: u64 = 16 * PAGE;
 /// Whether a read of a pipe or a stream has to wait, and ends with what is there then.
 fn waits(nr: i64, args: [u64; 6]) -> bool {
     let by_flags = nr == libc::SYS_recvfrom && args[3] & (WHOLE | libc::MSG_WAITALL as u64) == 0;
-    let is_stream = || {
-        let mode = splittable(nr, args).unwrap_or(0);
-        matches!(mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFSOCK)
-    };
     let by_call = matches!(nr, libc::SYS_read | libc::SYS_readv);
-    (by_call || by_flags) && !readable_now(args[0]) && is_stream()
+    (by_call || by_flags) && !readable_now(args[0]) && is_stream(nr, args)
+}
+
+fn is_stream(nr: i64, args: [u64; 6]) -> bool {
+    let mode = splittable(nr, args).unwrap_or(0);
+    matches!(mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFSOCK)
+}
+
+/// Whether a read ends with its first piece, as the kernel's own may: a further one of a pipe or a stream could wait, and no flag of the call
+/// forbids it. What is there when one asks another reader may take. (Two that shared a pipe waited for each other's data, and who sent it
+/// for their answer.) Others go on: with O_NONBLOCK, a short read means that nothing is left.
+fn ends_with_piece(nr: i64, args: [u64; 6]) -> bool {
+    let by_call = matches!(nr, libc::SYS_read | libc::SYS_readv | libc::SYS_preadv2);
+    by_call && is_stream(nr, args) && file_flags(args[0]) & libc::O_NONBLOCK == 0
+}
+
+fn file_flags(fd: u64) -> i32 {
+    // SAFETY: asks about a descriptor.
+    let flags = unsafe { sys::raw(libc::SYS_fcntl, [fd, libc::F_GETFL as u64, 0, 0, 0, 0]) };
+    flags.max(0) as i32
 }
 
 /// Does a transfer with a long managed buffer in pieces; `None` if it need not or can't be split.
@@ -90,8 +105,9 @@ struct Pieces {
 /// Piece after piece until a short one. A read goes on only where the kernel's single call would: data is there.
 fn transfer(pieces: Pieces) -> i64 {
     let total = pieces.args[usize::from(pieces.len)].min(0x7fff_f000);
-    let waits_for_all = pieces.nr == libc::SYS_recvfrom && pieces.args[3] & libc::MSG_WAITALL as u64 != 0;
-    let may_block = pieces.reads && !waits_for_all && pieces.nr != libc::SYS_getrandom;
+    let takes_what_is_there =
+        pieces.nr == libc::SYS_recvfrom && pieces.args[3] & libc::MSG_WAITALL as u64 == 0;
+    let once = pieces.reads && ends_with_piece(pieces.nr, pieces.args);
     let mut done = 0;
     while done < total {
         let mut args = pieces.args;
@@ -103,8 +119,11 @@ fn transfer(pieces: Pieces) -> i64 {
         {
             args[usize::from(offset)] += done;
         }
-        if done > 0 && (has_failed(args[0]) || may_block && !readable_now(args[0])) {
+        if done > 0 && (once || has_failed(args[0])) {
             break;
+        }
+        if done > 0 && takes_what_is_there {
+            args[3] |= libc::MSG_DONTWAIT as u64;
         }
         let result = perform_whole(pieces.nr, args);
         if result < 0 {
@@ -168,10 +187,8 @@ fn longest_whole(nr: i64, args: [u64; 6], offset: Option<u8>) -> Option<u64> {
 
 /// Whether a write goes to the end of its file, wherever it says.
 fn appends(nr: i64, args: [u64; 6]) -> bool {
-    // SAFETY: asks about a descriptor.
-    let flags = unsafe { sys::raw(libc::SYS_fcntl, [args[0], libc::F_GETFL as u64, 0, 0, 0, 0]) };
     let by_call = nr == libc::SYS_pwritev2 && args[5] & libc::RWF_APPEND as u64 != 0;
-    by_call || (flags >= 0 && flags & i64::from(libc::O_APPEND) != 0)
+    by_call || file_flags(args[0]) & libc::O_APPEND != 0
 }
 
 /// The mode of a file whose transfers may be split; `None` for any other.
@@ -213,7 +230,49 @@ fn splittable(nr: i64, args: [u64; 6]) -> Option<u32> {
     may.then_some(mode)
 }
 
-/// A vector transfer whose buffers together are too long: one element at a time.
+/// Elements of one piece at most.
+const PART: usize = 64;
+
+/// What is left of the buffers of an iovec array of the program's.
+struct Left {
+    array: u64,
+    count: u64,
+    index: u64,
+    /// Bytes of the element at `index` that are done.
+    within: u64,
+}
+
+impl Left {
+    fn of(array: u64, count: u64) -> Left {
+        Left {
+            array,
+            count,
+            index: 0,
+            within: 0,
+        }
+    }
+
+    /// The next buffers, `most` bytes at most, and how many there are of both: none at the end. `None`: a bad pointer.
+    fn next(&mut self, most: u64, part: &mut [[u64; 2]; PART]) -> Option<(usize, u64)> {
+        let (mut len, mut bytes) = (0, 0);
+        while self.index < self.count && len < PART && bytes < most {
+            let [base, whole] = iov_element(self.array, self.index)?;
+            let piece = (whole - self.within).min(most - bytes);
+            if piece > 0 {
+                part[len] = [base + self.within, piece];
+                len += 1;
+            }
+            bytes += piece;
+            self.within += piece;
+            if self.within == whole {
+                (self.index, self.within) = (self.index + 1, 0);
+            }
+        }
+        Some((len, bytes))
+    }
+}
+
+/// A vector transfer whose buffers together are too long.
 fn vector(
     nr: i64,
     args: [u64; 6],
@@ -236,96 +295,125 @@ fn vector(
     } else {
         return None;
     };
-    let mut done = 0u64;
-    for i in 0..entries {
-        let [base, len] = iov_element(array, i)?;
-        let mut at = 0;
-        while at < len {
-            let pair = [base + at, (len - at).min(most)];
-            let mut one = args;
-            one[usize::from(iov)] = pair.as_ptr() as u64;
-            one[usize::from(count)] = 1;
-            if let Some(offset) = offset
-                && one[usize::from(offset)] != u64::MAX
-            {
-                one[usize::from(offset)] += done;
-            }
-            if done > 0 && (has_failed(args[0]) || reads && !readable_now(args[0])) {
-                return Some(done as i64);
-            }
-            let result = perform_whole(nr, one);
-            if result < 0 {
-                return Some(if done > 0 { done as i64 } else { result });
-            }
-            done += result as u64;
-            at += result as u64;
-            if (result as u64) < pair[1] {
-                return Some(done as i64);
-            }
+    let once = reads && ends_with_piece(nr, args);
+    let (mut left, mut part, mut done) = (Left::of(array, entries), [[0; 2]; PART], 0u64);
+    loop {
+        let Some((len, bytes)) = left.next(most, &mut part) else {
+            return (done > 0).then_some(done as i64);
+        };
+        if bytes == 0 || done > 0 && (once || has_failed(args[0])) {
+            return Some(done as i64);
+        }
+        let mut one = args;
+        one[usize::from(iov)] = part.as_ptr() as u64;
+        one[usize::from(count)] = len as u64;
+        if let Some(offset) = offset
+            && one[usize::from(offset)] != u64::MAX
+        {
+            one[usize::from(offset)] += done;
+        }
+        let result = perform_whole(nr, one);
+        if result < 0 {
+            return Some(if done > 0 { done as i64 } else { result });
+        }
+        done += result as u64;
+        if (result as u64) < bytes {
+            return Some(done as i64);
         }
     }
-    Some(done as i64)
 }
 
 /// sendmsg or recvmsg on a stream with buffers too long to pin: in pieces, name and control data with the first. A receive
-/// with room for control data ends after its first piece, lest it take the control data of what follows.
+/// with room for control data ends with the piece that such data comes with, as the kernel's own does.
 pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
     let reads = nr == libc::SYS_recvmsg;
     if !reads && nr != libc::SYS_sendmsg || args[2] & WHOLE != 0 {
         return None;
     }
-    let mut header = [0u64; 7]; // name, its length, iov, count, control, its length, flags
-    let user = (args[1], header.as_mut_ptr() as u64, 56);
-    if !read_user(user.0, user.1, user.2) || header[3] > 1024 {
+    let mut asked = Header::default();
+    if !read_user(args[1], &raw mut asked as u64, HEADER_BYTES) || asked.count > 1024 {
         return None;
     }
     let most = piece_bytes(mm());
-    let [iov, count] = [header[2], header[3]];
     let wait = !reads || args[2] & libc::MSG_WAITALL as u64 != 0;
-    let once = reads && header[5] != 0;
-    // With room for control data it ends after a piece, which is an element or a part of one: not for the sake of waiting.
+    let has_control = reads && asked.control_len != 0;
     let least = WAITING.min(most);
-    let waits = !wait && !once && is_long(iov, count, least) && !readable_now(args[0]);
+    let waits = !wait && is_long(asked.iov, asked.count, least) && !readable_now(args[0]);
     let most = if waits { least } else { most };
-    if !is_long(iov, count, most) || splittable(nr, args).is_none() {
+    if !is_long(asked.iov, asked.count, most) || splittable(nr, args).is_none() {
         return None;
     }
-    let mut done = 0u64;
-    for i in 0..count {
-        let [base, len] = iov_element(iov, i)?;
-        let mut at = 0;
-        while at < len {
-            let pair = [base + at, (len - at).min(most)];
-            let mut one = header;
-            (one[2], one[3]) = (pair.as_ptr() as u64, 1);
-            if done > 0 {
-                (one[0], one[1], one[4], one[5]) = (0, 0, 0, 0);
-            }
-            if done > 0 && (once || has_failed(args[0]) || !wait && !readable_now(args[0])) {
-                return Some(done as i64);
-            }
-            // Another reader may have been faster, and what is here already is not waited for.
-            let at_once = if reads && !wait && done > 0 {
-                libc::MSG_DONTWAIT as u64
-            } else {
-                0
-            };
-            let result = perform_whole(nr, [args[0], one.as_ptr() as u64, args[2] | at_once, 0, 0, 0]);
-            if result < 0 {
-                return Some(if done > 0 { done as i64 } else { result });
-            }
-            if reads && done == 0 {
-                (one[2], one[3]) = (iov, count);
-                write_user(args[1], one.as_ptr() as u64, 56);
-            }
-            done += result as u64;
-            at += result as u64;
-            if (result as u64) < pair[1] {
-                return Some(done as i64);
-            }
+    let mut left = Left::of(asked.iov, asked.count);
+    let (mut told, mut part, mut done) = (asked, [[0; 2]; PART], 0u64);
+    loop {
+        let Some((len, bytes)) = left.next(most, &mut part) else {
+            return (done > 0).then_some(done as i64);
+        };
+        if bytes == 0 || done > 0 && has_failed(args[0]) {
+            return Some(done as i64);
+        }
+        let mut one = asked.piece(&part[..len], done > 0, has_control);
+        // Another reader may have been faster, and what is here already is not waited for.
+        let flags = if reads && !wait && done > 0 {
+            args[2] | libc::MSG_DONTWAIT as u64
+        } else {
+            args[2]
+        };
+        let result = perform_whole(nr, [args[0], &raw mut one as u64, flags, 0, 0, 0]);
+        if result < 0 {
+            return Some(if done > 0 { done as i64 } else { result });
+        }
+        let came = has_control && one.control_len != 0;
+        if reads && (done == 0 || came) {
+            told.note(&one, done == 0);
+            write_user(args[1], &raw const told as u64, HEADER_BYTES);
+        }
+        done += result as u64;
+        if came || (result as u64) < bytes {
+            return Some(done as i64);
         }
     }
-    Some(done as i64)
+}
+
+/// struct msghdr.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Header {
+    name: u64,
+    name_len: u64,
+    iov: u64,
+    count: u64,
+    control: u64,
+    control_len: u64,
+    flags: u64,
+}
+
+const HEADER_BYTES: u64 = size_of::<Header>() as u64;
+
+impl Header {
+    /// That of a piece: a further one has no name, and control data only where that is asked for.
+    fn piece(&self, part: &[[u64; 2]], is_further: bool, with_control: bool) -> Header {
+        let mut piece = Header {
+            iov: part.as_ptr() as u64,
+            count: part.len() as u64,
+            ..*self
+        };
+        if is_further {
+            (piece.name, piece.name_len) = (0, 0);
+            if !with_control {
+                (piece.control, piece.control_len) = (0, 0);
+            }
+        }
+        piece
+    }
+
+    /// What the kernel told of a piece.
+    fn note(&mut self, piece: &Header, is_first: bool) {
+        if is_first {
+            self.name_len = piece.name_len;
+        }
+        (self.control_len, self.flags) = (piece.control_len, piece.flags);
+    }
 }
 
 /// Base and length of an element of an iovec array of the program's.
@@ -344,4 +432,39 @@ fn is_long(array: u64, count: u64, most: u64) -> bool {
         total = total.saturating_add(len);
     }
     total > most && total <= i64::MAX as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the elements, the pieces are the same bytes in the same order, none longer than asked for.
+        #[test]
+        fn pieces_are_the_whole(lengths in proptest::collection::vec(0u64..300, 0..200), most in 1u64..2000) {
+            let mut at = 1 << 30;
+            let elements: Vec<[u64; 2]> = lengths
+                .iter()
+                .map(|len| {
+                    at += 1 << 20;
+                    [at, *len]
+                })
+                .collect();
+            let mut left = Left::of(elements.as_ptr() as u64, elements.len() as u64);
+            let (mut part, mut done) = ([[0; 2]; PART], Vec::new());
+            loop {
+                let (len, bytes) = left.next(most, &mut part).expect("elements of ours");
+                prop_assert_eq!(bytes, part[..len].iter().map(|[_, len]| len).sum::<u64>());
+                prop_assert!(bytes <= most);
+                if bytes == 0 {
+                    break;
+                }
+                done.extend(part[..len].iter().flat_map(|[base, len]| *base..base + len));
+            }
+            let all: Vec<u64> = elements.iter().flat_map(|[base, len]| *base..base + len).collect();
+            prop_assert_eq!(done, all);
+        }
+    }
 }

@@ -1,0 +1,58 @@
+//! setcontext and swapcontext. libc hands the mask that lies in a context to the kernel, and no register shows the filter what is in it: SIGBUS
+//! and SIGSYS, blocked so, would end the thread at its next swapped page. A context of getcontext's names neither (see
+//! `farpage::trap`); a program that fills one in itself may.
+//!
+//! What is kept are the caller's registers and its stack. So these are jumps, not calls.
+
+use farpage::sys::{OURS, SigMask};
+
+use crate::real::{self, Real};
+
+extern "C" fn real_setcontext() -> usize {
+    real::address(Real::setcontext) as usize
+}
+
+extern "C" fn real_swapcontext() -> usize {
+    real::address(Real::swapcontext) as usize
+}
+
+/// Takes our signals out of a context's mask.
+unsafe extern "C" fn strip(context: *mut libc::ucontext_t) {
+    // SAFETY: the caller's context. The kernel's mask is the first word of libc's.
+    unsafe {
+        *(&raw mut (*context).uc_sigmask).cast::<SigMask>() &= !OURS;
+    }
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setcontext() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "call {strip}",
+        "call {real}",
+        "pop rdi",
+        "jmp rax",
+        strip = sym strip,
+        real = sym real_setcontext,
+    )
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swapcontext() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "mov rdi, rsi",
+        "call {strip}",
+        "call {real}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        strip = sym strip,
+        real = sym real_swapcontext,
+    )
+}
