@@ -63,9 +63,9 @@ def save_while_writing(redis, count):
     before = redis.call("DEBUG", "DIGEST")
     redis.call("BGSAVE")
     updated = 0
-    deadline = time.monotonic() + 480
+    deadline = time.monotonic() + 600
     while b"rdb_bgsave_in_progress:1" in redis.call("INFO", "persistence"):
-        check(time.monotonic() < deadline, "BGSAVE did not end in 480 s")
+        check(time.monotonic() < deadline, "BGSAVE did not end in 600 s")
         if updated + BATCH <= count // 2:
             redis.pipeline(("SET", f"key:{i}", value(i)[::-1]) for i in range(updated, updated + BATCH))
             updated += BATCH
@@ -100,7 +100,7 @@ def redis_server(context):
     # The dump is written in the order of a hash: a page at random for each key.
     scale, budget = (8, 56) if context.soak else (1, 10)
     count = 20000 * scale
-    with context.start(budget, server_words(context, "redis"), timeout_s=900, tiny_mib=TINY_MIB) as job:
+    with context.start(budget, server_words(context, "redis"), timeout_s=1500, tiny_mib=TINY_MIB) as job:
         redis = Redis(socket_path(context, "redis"))
         fill(redis, count)
         read_back(redis, count, 5000 * scale)

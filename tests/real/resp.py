@@ -7,7 +7,7 @@ import time
 class Redis:
     """One connection over a unix socket. `call` returns bytes, int, list or None; raises OSError on an error reply."""
 
-    def __init__(self, path, timeout_s=240, connect_s=15):
+    def __init__(self, path, timeout_s=600, connect_s=15):
         deadline = time.monotonic() + connect_s
         while True:
             self.socket = socket.socket(socket.AF_UNIX)

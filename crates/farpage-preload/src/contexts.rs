@@ -18,9 +18,15 @@ extern "C" fn real_swapcontext() -> usize {
 
 /// Takes our signals out of a context's mask.
 unsafe extern "C" fn strip(context: *mut libc::ucontext_t) {
-    // SAFETY: the caller's context. The kernel's mask is the first word of libc's.
+    if context.is_null() {
+        return;
+    }
+    // SAFETY: the caller's context, which may be only for reading. The kernel's mask is the first word of libc's.
     unsafe {
-        *(&raw mut (*context).uc_sigmask).cast::<SigMask>() &= !OURS;
+        let mask = (&raw mut (*context).uc_sigmask).cast::<SigMask>();
+        if mask.read() & OURS != 0 {
+            mask.write(mask.read() & !OURS);
+        }
     }
 }
 

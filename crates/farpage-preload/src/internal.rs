@@ -76,6 +76,10 @@ pub fn start() {
 
 /// Whether a function is libc's.
 pub fn is_libc(function: usize) -> bool {
+    // Constructors of other libraries come before ours.
+    if LIBC.0[1].load(Ordering::Relaxed) == 0 {
+        start();
+    }
     LIBC.holds(function)
 }
 

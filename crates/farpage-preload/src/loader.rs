@@ -77,7 +77,7 @@ pub unsafe extern "C" fn dlsym() {
         "pop rdi",
         "jmp rax",
         by_handle = sym by_handle,
-        real = sym real::dlsym_address,
+        real = sym real::next_dlsym,
     )
 }
 
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dlsym() {
 unsafe extern "C" fn by_handle(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: the caller's arguments; the name is valid for the further look-ups too.
     unsafe {
-        let found = real::dlsym(handle, name);
+        let found = core::mem::transmute::<usize, real::Dlsym>(real::next_dlsym())(handle, name);
         if !internal::is_libc(found as usize) {
             return found;
         }

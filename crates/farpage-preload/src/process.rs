@@ -177,6 +177,9 @@ pub unsafe extern "C" fn clone(
         has(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
     );
     let copies = !has(libc::CLONE_VM);
+    if has(libc::CLONE_THREAD) {
+        crate::threads::note_unknown();
+    }
     let mut birth = CloneBirth { start, argument };
     let (start, argument) = if copies {
         (run_clone as CloneStart, &raw mut birth as *mut c_void)

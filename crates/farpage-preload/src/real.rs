@@ -43,27 +43,31 @@ pub fn look_up(name: &core::ffi::CStr) -> usize {
     unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
 }
 
-/// libc's own dlsym; that name is taken over, too (`loader`).
+pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// libc's own dlsym; that name is taken over, too (`loader`). glibc has it in libc since 2.34, the oldest that serves.
 ///
 /// # Safety
 /// As dlsym(3).
 pub unsafe fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    let function = dlsym_address();
-    // SAFETY: a function of this type. The caller's arguments.
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    let mut found = FOUND.load(Ordering::Relaxed);
+    // SAFETY: RTLD_NEXT with valid strings; a function of this type, with the caller's arguments.
     unsafe {
-        let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
-            core::mem::transmute(function);
-        function(handle, name)
+        if found == 0 {
+            found = libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), c"GLIBC_2.34".as_ptr()) as usize;
+            FOUND.store(found, Ordering::Relaxed);
+        }
+        core::mem::transmute::<usize, Dlsym>(found)(handle, name)
     }
 }
 
-/// Its address. glibc has it in libc since 2.34, the oldest that serves.
-pub extern "C" fn dlsym_address() -> usize {
+/// The dlsym that comes after ours: libc's, or that of another preloaded library.
+pub extern "C" fn next_dlsym() -> usize {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
     let mut found = FOUND.load(Ordering::Relaxed);
     if found == 0 {
-        // SAFETY: RTLD_NEXT with valid strings.
-        found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), c"GLIBC_2.34".as_ptr()) as usize };
+        found = look_up(c"dlsym");
         FOUND.store(found, Ordering::Relaxed);
     }
     found

@@ -364,6 +364,9 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
             if nr == libc::SYS_exit {
                 robust::keep_list(mm);
             }
+            if nr == libc::SYS_clone && a & libc::CLONE_THREAD as u64 != 0 {
+                crate::threads::note_unknown();
+            }
             // SAFETY: the caller's call.
             result(unsafe { farpage::sys::raw(ended_by(nr), args) })
         }
@@ -377,7 +380,8 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
 fn ended_by(nr: i64) -> i64 {
     // One that libc does not know of is not the first.
     let is_first = || farpage::sys::gettid() == farpage::sys::getpid();
-    if nr == libc::SYS_exit && crate::threads::is_alone() && is_first() {
+    let has_ours = || mm().mode.load(Ordering::Relaxed) != mode::OFF;
+    if nr == libc::SYS_exit && has_ours() && crate::threads::is_alone() && is_first() {
         libc::SYS_exit_group
     } else {
         nr

@@ -41,14 +41,24 @@ static KEPT: [[AtomicUsize; 2]; RANGES_MAX] =
 /// Set in a forked child, which has one thread, until it starts another. (What libc tells of its threads, it tells of the parent's in the child.)
 static ALONE: AtomicBool = AtomicBool::new(false);
 
+/// Set once a thread was made that libc does not know of.
+static UNKNOWN: AtomicBool = AtomicBool::new(false);
+
 /// In a forked child.
 pub fn forget_others() {
     ALONE.store(true, Ordering::Relaxed);
+    UNKNOWN.store(false, Ordering::Relaxed);
+}
+
+/// A thread is made by clone.
+pub fn note_unknown() {
+    UNKNOWN.store(true, Ordering::Relaxed);
 }
 
 /// Whether the program has this thread alone, as far as that is known.
 pub fn is_alone() -> bool {
-    ALONE.load(Ordering::Relaxed) || has_threads() == Some(false)
+    let by_libc = || ALONE.load(Ordering::Relaxed) || has_threads() == Some(false);
+    !UNKNOWN.load(Ordering::Relaxed) && by_libc()
 }
 
 pub type Start = extern "C" fn(*mut c_void) -> *mut c_void;

@@ -10,7 +10,7 @@ use crate::pool::ProcEntry;
 use crate::store::WRITE_MAX;
 use crate::sys;
 
-// All but MOMENT and ASK_EVERY are measured by [`Effort`].
+// How long a thread waits is measured by [`Effort`].
 const MS: u64 = 1_000_000;
 /// How long a thread waits while no process of the tree gives anything back, in nanoseconds.
 const PATIENCE_NS: u64 = 200 * MS;
@@ -147,39 +147,40 @@ pub fn room_for_hint(mm: &Mm, pages: i64) -> bool {
 }
 
 /// What a wait takes of a thread, in nanoseconds: what it runs, and its sleeps. By the clock, threads that were kept from a CPU (32 of them, beside
-/// others' busy loops) lost patience with each other: they overran a budget that was being cleared. Without a supervisor it is by the
-/// clock: what the dead are charged never comes back, and a busy machine is no reason to wait for it longer.
+/// others' busy loops) lost patience with each other: they overran a budget that was being cleared. What it waits in the kernel for a
+/// device is neither, so a part of the clock's time counts in any case.
 struct Effort {
-    clock: fn() -> u64,
     start: u64,
+    ran: u64,
     slept: u64,
-    /// What of a sleep counts beside what the clock tells of it.
-    slept_max: u64,
+    /// The time is at least one in so many of the clock's.
+    slowest: u64,
 }
 
+/// A wait is so many times as long as it is meant to be, at most.
+const SLOWEST: u64 = 5;
+
 impl Effort {
-    fn begin(mm: &Mm) -> Effort {
-        let (clock, slept_max): (fn() -> u64, u64) = if mm.header().supervisor_lives() {
-            (sys::thread_ns, SLEPT_MAX_NS)
-        } else {
-            (sys::now_ns, 0)
-        };
+    /// By the clock alone: what may as well not be had; and without a supervisor, since what the dead are charged never comes back then.
+    fn begin(mm: &Mm, in_all: u64, start: u64) -> Effort {
+        let by_clock = in_all == PATIENCE_HINT_NS || !mm.header().supervisor_lives();
         Effort {
-            clock,
-            start: clock(),
+            start,
+            ran: sys::thread_ns(),
             slept: 0,
-            slept_max,
+            slowest: if by_clock { 1 } else { SLOWEST },
         }
     }
 
-    fn ns(&self) -> u64 {
-        (self.clock)() - self.start + self.slept
+    fn ns(&self, now: u64) -> u64 {
+        let least = (now - self.start) / self.slowest;
+        least.max(sys::thread_ns() - self.ran + self.slept)
     }
 
     fn sleep(&mut self, released: &Released, seen: u32) {
         let start = sys::now_ns();
         released.sleep(seen);
-        self.slept += (sys::now_ns() - start).min(self.slept_max);
+        self.slept += (sys::now_ns() - start).min(SLEPT_MAX_NS);
     }
 }
 
@@ -197,7 +198,7 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
     let released = &mm.frames.released;
     let mut seen = released.times.load(Ordering::SeqCst);
     let mut left = header.pages_left();
-    let (mut effort, mut idle_since, mut asked) = (Effort::begin(mm), 0, 0);
+    let (mut effort, mut idle_since, mut asked) = (Effort::begin(mm, in_all, start), 0, 0);
     if !mm.who.is_by_faults() {
         header.count(Counter::Allocstall, 1);
     }
@@ -206,16 +207,17 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
         let done = reclaim(mm, excess().clamp(BLOCK as i64, WRITE_MAX as i64));
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
         let left_before = core::mem::replace(&mut left, header.pages_left());
-        let (now, spent) = (sys::now_ns(), effort.ns());
+        let now = sys::now_ns();
+        let spent = effort.ns(now);
         if done > 0 || seen != before || left != left_before {
             idle_since = spent;
         }
-        let waited = if header.is_hopeless() {
-            PATIENCE_OVER_NS
+        let is_over = if header.is_hopeless() {
+            now - start > PATIENCE_OVER_NS
         } else {
-            in_all
+            spent > in_all
         };
-        let in_vain = spent > waited && excess() > 0;
+        let in_vain = is_over && excess() > 0;
         if done > 0 && !in_vain {
             continue;
         }

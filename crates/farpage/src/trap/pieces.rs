@@ -363,7 +363,7 @@ pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
         if result < 0 {
             return Some(if done > 0 { done as i64 } else { result });
         }
-        let came = has_control && one.control_len != 0;
+        let came = has_control && (one.control_len != 0 || one.flags & libc::MSG_CTRUNC as u64 != 0);
         if reads && (done == 0 || came) {
             told.note(&one, done == 0);
             write_user(args[1], &raw const told as u64, HEADER_BYTES);
