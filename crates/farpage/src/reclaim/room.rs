@@ -198,16 +198,20 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
     let released = &mm.frames.released;
     let mut seen = released.times.load(Ordering::SeqCst);
     let mut left = header.pages_left();
-    let (mut effort, mut idle_since, mut asked) = (Effort::begin(mm, in_all, start), 0, 0);
+    let (mut effort, mut idle_since, mut asked) = (None, 0, 0);
     if !mm.who.is_by_faults() {
         header.count(Counter::Allocstall, 1);
     }
     let mut fits = true;
     while excess() > 0 {
         let done = reclaim(mm, excess().clamp(BLOCK as i64, WRITE_MAX as i64));
+        if excess() <= 0 {
+            break; // as mostly: nothing is measured
+        }
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
         let left_before = core::mem::replace(&mut left, header.pages_left());
         let now = sys::now_ns();
+        let effort = effort.get_or_insert_with(|| Effort::begin(mm, in_all, start));
         let spent = effort.ns(now);
         if done > 0 || seen != before || left != left_before {
             idle_since = spent;
