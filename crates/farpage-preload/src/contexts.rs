@@ -6,18 +6,10 @@
 
 use farpage::sys::{OURS, SigMask};
 
-use crate::real::{self, Real};
-
-extern "C" fn real_setcontext() -> usize {
-    real::address(Real::setcontext) as usize
-}
-
-extern "C" fn real_swapcontext() -> usize {
-    real::address(Real::swapcontext) as usize
-}
+use crate::real::{self, Real, go_on};
 
 /// Takes our signals out of a context's mask.
-unsafe extern "C" fn strip(context: *mut libc::ucontext_t) {
+fn strip(context: *mut libc::ucontext_t) {
     if context.is_null() {
         return;
     }
@@ -30,35 +22,24 @@ unsafe extern "C" fn strip(context: *mut libc::ucontext_t) {
     }
 }
 
+extern "C" fn to_setcontext(context: *mut libc::ucontext_t) -> usize {
+    strip(context);
+    real::address(Real::setcontext) as usize
+}
+
+extern "C" fn to_swapcontext(_saved: *mut libc::ucontext_t, context: *mut libc::ucontext_t) -> usize {
+    strip(context);
+    real::address(Real::swapcontext) as usize
+}
+
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setcontext() {
-    core::arch::naked_asm!(
-        "push rdi",
-        "call {strip}",
-        "call {real}",
-        "pop rdi",
-        "jmp rax",
-        strip = sym strip,
-        real = sym real_setcontext,
-    )
+    go_on!(to_setcontext, [])
 }
 
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swapcontext() {
-    core::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "mov rdi, rsi",
-        "call {strip}",
-        "call {real}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "jmp rax",
-        strip = sym strip,
-        real = sym real_swapcontext,
-    )
+    go_on!(to_swapcontext, [])
 }

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_void};
 
 use crate::internal;
-use crate::real::{self, Real};
+use crate::real::{self, Real, go_on};
 
 const RTLD_DEEPBIND: i32 = libc::RTLD_DEEPBIND;
 
@@ -23,62 +23,21 @@ extern "C" fn real_dlmopen() -> usize {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen() {
-    core::arch::naked_asm!(
-        "and esi, {kept}",
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {real}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "jmp rax",
-        kept = const !RTLD_DEEPBIND,
-        real = sym real_dlopen,
-    )
+    go_on!(real_dlopen, ["and esi, {kept}"], kept = const !RTLD_DEEPBIND)
 }
 
 /// Only in the namespace that this library is in, LM_ID_BASE (0): another has a libc of its own.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlmopen() {
-    core::arch::naked_asm!(
-        "test rdi, rdi",
-        "jnz 2f",
-        "and edx, {kept}",
-        "2:",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "call {real}",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "jmp rax",
-        kept = const !RTLD_DEEPBIND,
-        real = sym real_dlmopen,
-    )
+    go_on!(real_dlmopen, ["test rdi, rdi", "jnz 2f", "and edx, {kept}", "2:"], kept = const !RTLD_DEEPBIND)
 }
 
 /// By the name of a library (not RTLD_DEFAULT, 0, nor RTLD_NEXT, -1, for which the loader looks at who calls).
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlsym() {
-    core::arch::naked_asm!(
-        "lea rax, [rdi + 1]",
-        "cmp rax, 1",
-        "ja {by_handle}",
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {real}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "jmp rax",
-        by_handle = sym by_handle,
-        real = sym real::next_dlsym,
-    )
+    go_on!(real::next_dlsym, ["lea rax, [rdi + 1]", "cmp rax, 1", "ja {by_handle}"], by_handle = sym by_handle)
 }
 
 /// What is found in libc is ours where we stand for it: where the name leads everybody to us, and from us to libc with nobody in between

@@ -95,3 +95,24 @@ macro_rules! call_real {
     }};
 }
 pub(crate) use call_real;
+
+/// The body of a naked function that goes on to the next one of its name by a jump, so that who calls stays who calls: what comes before, which
+/// leaves the arguments in their registers, then a function that gets the first three and tells where to go.
+macro_rules! go_on {
+    ($where_to:path, [$($before:literal),*] $(, $($operands:tt)+)?) => {
+        core::arch::naked_asm!(
+            $($before,)*
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "call {where_to}",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            "jmp rax",
+            where_to = sym $where_to,
+            $($($operands)+)?
+        )
+    };
+}
+pub(crate) use go_on;
