@@ -33,7 +33,9 @@ static void *watch(void *unused)
 {
 	for (;;) {
 		sleep_ms(500);
-		if (now_ns() - moved_ns > STUCK_NS) {
+		/* Read before the clock: a turn in between was once a hang. */
+		uint64_t since = moved_ns;
+		if (now_ns() - since > STUCK_NS) {
 			say("HANG: nothing moves since turn %u", turn);
 			_exit(3);
 		}

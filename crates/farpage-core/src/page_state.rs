@@ -3,7 +3,7 @@
 //! ```text
 //! 63             48 47                     16 15        6  5  4  3 2   0
 //! +----------------+-------------------------+-----------+--+--+--+-----+
-//! | frame or stamp | slot                    | pins      |RA|Y |L |kind |
+//! | frame or time  | slot                    | pins      |RA|Y |L |kind |
 //! +----------------+-------------------------+-----------+--+--+--+-----+
 //! ```
 //!
@@ -15,8 +15,8 @@
 //!   array;
 //! - pins belong to system calls in flight, not to the kind, so a change of kind carries them over: that is
 //!   what [`PageState::replace`] is for. Reclaim leaves a page with pins alone;
-//! - the upper 16 bits mean a frame when `Cached`, a stamp (8 bits, [`crate::workingset`]) when `Swapped`, and are zero
-//!   otherwise;
+//! - the upper 16 bits mean a frame when `Cached`, a stamp (8 bits, [`crate::workingset`]) when `Swapped`, the time at which no
+//!   tier took the page when `Resident` (0: none ever refused it), and are zero otherwise;
 //! - a page that is `Swapped` names a slot. One that is `Resident` or `Cached` may: the slot that it came back from and
 //!   keeps, with the content that it had then. Slot 0 is none. Each name is a reference that the slot counts, of whatever
 //!   kind the page is ([`PageState::named_slot`]).
@@ -79,6 +79,13 @@ impl PageState {
     #[must_use]
     pub const fn resident() -> Self {
         Self::of(1, 0, 0)
+    }
+
+    /// A page in the program's memory that no tier took at the time `refused`, which is not 0.
+    #[must_use]
+    pub const fn poor(refused: u16) -> Self {
+        debug_assert!(refused != 0);
+        Self::of(1, 0, refused as u64)
     }
 
     /// A page in the swap cache; `frame` is at most [`FRAME_MAX`], higher bits are lost.
@@ -215,6 +222,15 @@ impl PageState {
         (self.0 >> FRAME_SHIFT) as u8
     }
 
+    /// When no tier took the page, if it is in the program's memory for that reason.
+    #[must_use]
+    pub const fn refused(self) -> Option<u16> {
+        match (self.kind(), (self.0 >> FRAME_SHIFT) as u16) {
+            (Kind::Resident, 1..) => Some((self.0 >> FRAME_SHIFT) as u16),
+            _ => None,
+        }
+    }
+
     /// The frame; meaningful when `Cached`.
     #[must_use]
     pub const fn frame(self) -> u64 {
@@ -287,6 +303,7 @@ mod tests {
         assert_eq!(PageState::zero().with_pins(PIN_MAX).raw(), 4 | 0xffc0);
         assert_eq!(PageState::zero().with_pins(u16::MAX).pins(), PIN_MAX);
         assert_eq!(PageState::cached(3).keeping(7).raw(), 2 | 7 << 16 | 3 << 48);
+        assert_eq!(PageState::poor(9).keeping(7).raw(), 1 | 7 << 16 | 9 << 48);
         for word in 5..8 {
             assert_eq!(PageState(word).kind(), Kind::Invalid);
         }
@@ -303,6 +320,17 @@ mod tests {
         assert_eq!(PageState::swapped(5).kept_slot(), None);
         assert_eq!(PageState::resident().keeping(5).kept_slot(), Some(5));
         assert_eq!(PageState::cached(9).kept_slot(), None);
+    }
+
+    #[test]
+    fn only_a_resident_page_was_refused_and_young_or_pinned_it_still_was() {
+        let poor = PageState::poor(u16::MAX);
+        assert_eq!((poor.kind(), poor.refused()), (Kind::Resident, Some(u16::MAX)));
+        let busy = poor.keeping(3).with_young(true).with_pins(2).locked();
+        assert_eq!((busy.refused(), busy.slot()), (Some(u16::MAX), 3));
+        for other in [PageState::resident(), PageState::cached(5), PageState::stamped(5, 7), PageState::zero()] {
+            assert_eq!(other.refused(), None, "{other:?}");
+        }
     }
 
     #[test]

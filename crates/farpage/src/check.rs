@@ -123,6 +123,8 @@ fn look(file: &File, pool: &Pool) -> Result<Look, String> {
 struct Pages {
     resident: i64,
     cached: i64,
+    /// Of the resident ones, those that no tier took.
+    poor: i64,
     /// Of both, those that keep a slot.
     kept: i64,
 }
@@ -132,6 +134,7 @@ impl Pages {
         let kind = state.kind();
         self.resident += i64::from(kind == Kind::Resident);
         self.cached += i64::from(kind == Kind::Cached);
+        self.poor += i64::from(state.refused().is_some());
         self.kept += i64::from(state.kept_slot().is_some());
     }
 
@@ -145,6 +148,7 @@ impl Pages {
         let all = [
             ("resident", off(&entry.resident, self.resident)),
             ("frame", frames),
+            ("poor", off(&entry.poor, self.poor)),
             ("kept", if is_near { 0 } else { kept }),
         ];
         all.into_iter().filter(|(_, off)| *off != 0)

@@ -23,9 +23,8 @@ static WAITED_FOR: AtomicU32 = AtomicU32::new(0);
 /// Whether `len` more bytes could be kept somewhere, were all of them touched.
 #[must_use]
 pub fn room_for(mm: &Mm, len: u64) -> bool {
-    let header = mm.header();
-    let fits = || header.room() >= (len / PAGE) as i64;
-    !mm.is_active() || fits() || (limit_is_new(header) && fits())
+    let fits = || mm.pool().room() >= (len / PAGE) as i64;
+    !mm.is_active() || fits() || (limit_is_new(mm.header()) && fits())
 }
 
 /// Waits for the limit to be set anew, at most once in a while: what was promised to others, and to this process before it

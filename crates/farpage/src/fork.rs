@@ -239,6 +239,9 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     errand::end_if_orphan(mm);
     child.resident.store(resident, Ordering::Relaxed);
     child.frames.store(frames, Ordering::Relaxed);
+    child
+        .poor
+        .store(parent.poor.load(Ordering::Relaxed), Ordering::Relaxed);
     let at_once = cow::before_clone(mm, resident, frames, thread::headroom(mm));
     cow::reserve_for_child(mm, child);
     child.owed.store(resident + frames, Ordering::Relaxed);

@@ -29,7 +29,7 @@ use crate::huge_places::{
 use crate::kept;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
 use crate::puts;
-use crate::reclaim::{BLOCK, FIRST_PLACE};
+use crate::reclaim::{BLOCK, FIRST_PLACE, poor};
 use crate::reclaim_calls::drop_frames;
 use crate::residency;
 use crate::slot_batch;
@@ -61,7 +61,7 @@ pub fn evict(mm: &Mm, base: u64, together: impl FnOnce(u64) -> bool) -> Turn {
         give_credit(mm, chunk);
     }
     let as_one = huge || (whole && together(chunk));
-    if !as_one {
+    if !as_one || poor::any_stays(mm, chunk) {
         return Turn::Small;
     }
     let turn = look(mm, chunk).unwrap_or_else(|| {
@@ -143,7 +143,9 @@ pub fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
         mm.entry().resident.fetch_sub(moved as i64, Ordering::Relaxed);
         mm.entry().frames.fetch_add(moved as i64, Ordering::Relaxed);
     }
+    let mut refused = 0;
     for i in 0..CHUNK_PAGES {
+        refused += i64::from(mm.load(chunk + i).refused().is_some());
         let then = if i < moved {
             PageState::cached(first + i)
         } else {
@@ -152,6 +154,7 @@ pub fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
         };
         set_locked(mm, chunk + i, then.keeping(mm.load(chunk + i).slot()));
     }
+    poor::forget(mm, refused);
     kill_point!("huge-out-worded");
     // In the FIFO before a page can be touched: then all of it can be taken back.
     if moved > 0 {
@@ -241,6 +244,9 @@ fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
         } else {
             None
         };
+        if small.is_none() && !has_block {
+            poor::put_back(mm, page, frame);
+        }
         match small.and_then(|small| tiers::store_compressed(mm, slot, &small, &context)) {
             Some(backing) => {
                 kill_point!("huge-out-compressed");

@@ -228,7 +228,7 @@ impl Ledger {
         self.compacts.run(now, || self.objects = compact::run(&self.pool));
         sentinel::call_up(&self.pool);
         self.spare_cpus.look(self.pool.header());
-        self.overcommit.look(self.pool.header(), now);
+        self.overcommit.look(&self.pool, now);
     }
 
     /// Looks at every process; what the tree has beside managed pages.

@@ -438,7 +438,7 @@ fn drop_states(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
 
 fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     cow::lift_range(mm, lo, hi);
-    let (mut resident, mut kept) = (0, 0);
+    let (mut resident, mut poor, mut kept) = (0, 0, 0);
     let mut pinned = false;
     // All words of one page of page states, which goes back if nothing is left in it: locked until then, or a pin that comes
     // meanwhile would go with it.
@@ -449,6 +449,7 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     for page in lo..hi {
         let state = empty(mm.word(page), pins_too, whole);
         resident += i64::from(state.kind() == Kind::Resident);
+        poor += i64::from(state.refused().is_some());
         if let Some(slot) = state.named_slot() {
             kept += i64::from(state.kept_slot().is_some());
             slots[count] = slot;
@@ -461,6 +462,7 @@ fn discard_in_chunk(mm: &Mm, lo: u64, hi: u64, pins_too: bool) {
     drop(step);
     kill_point!("discard-put");
     mm.entry().kept.fetch_sub(kept, Ordering::Relaxed);
+    reclaim::poor::forget(mm, poor);
     if resident > 0 {
         mm.count_resident(lo, -resident);
     }

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::stats::Counter;
 
-use crate::pool::{Area, Header, MAX_AREAS, Pool};
+use crate::pool::{Area, MAX_AREAS, Pool};
 use crate::sys;
 
 /// That an area refuses pages is told again after so long, in nanoseconds.
@@ -21,16 +21,17 @@ pub struct Notices {
 impl Notices {
     pub fn look(&mut self, pool: &Pool, now: u64) {
         let header = pool.header();
-        self.look_for_overrun(header);
+        self.look_for_overrun(pool);
         for (area, told_ns) in header.area.iter().zip(&mut self.refusals_ns) {
             look_for_refusal(area, told_ns, now);
         }
     }
 
     /// Once: memory is needed for which there is no place.
-    fn look_for_overrun(&mut self, header: &Header) {
+    fn look_for_overrun(&mut self, pool: &Pool) {
+        let header = pool.header();
         let overruns = header.counters[Counter::LimitOverrun as usize].load(Ordering::Relaxed);
-        if self.overrun || overruns == 0 || header.room() > 0 {
+        if self.overrun || overruns == 0 || pool.room() > 0 {
             return;
         }
         self.overrun = true;

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::stats::Counter;
 
-use crate::pool::Header;
+use crate::pool::Pool;
 
 /// How long all swap must be full and programs wait for most of the time, in nanoseconds.
 const PATIENCE_NS: u64 = 3_000_000_000;
@@ -24,9 +24,10 @@ pub struct Overcommit {
 
 impl Overcommit {
     /// Looks again, and tells the tree.
-    pub fn look(&mut self, header: &Header, now: u64) {
+    pub fn look(&mut self, pool: &Pool, now: u64) {
+        let header = pool.header();
         let stalled = header.counters[Counter::StallNs as usize].load(Ordering::Relaxed);
-        let hopeless = self.after(header.is_swap_full(), stalled, now);
+        let hopeless = self.after(pool.is_swap_full(), stalled, now);
         header.hopeless.store(u32::from(hopeless), Ordering::Relaxed);
     }
 

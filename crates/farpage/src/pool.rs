@@ -72,6 +72,7 @@ mod entry;
 pub mod entry_state;
 mod layout;
 mod refusal;
+mod space;
 pub use entry::ProcEntry;
 pub use layout::{Geometry, Layout};
 use refusal::Refusal;
@@ -559,18 +560,6 @@ impl Header {
         sys::futex_wait(&self.reclaim_seq, seq, true, us);
     }
 
-    /// Pages that could still be stored somewhere if every program touched all it has: free RAM, free compressed
-    /// storage at the ratio that pages have had so far, free blocks of every area.
-    pub fn room(&self) -> i64 {
-        let zpages = self.zpages_limit.load(Ordering::Relaxed) as i64
-            - self.zpages_used.load(Ordering::Relaxed) as i64;
-        let compressed = zpages.max(0) * (ZPAGE_BYTES / PAGE_SIZE) as i64;
-        // With nothing free at all every page that comes in waits for another to be tried for its place: a tenth of the speed.
-        let spare = self.limit.load(Ordering::Relaxed) / 8;
-        // Compressed storage is RAM, and counted as that already.
-        self.free_blocks() - self.excess(0) - spare + compressed * (self.compression_permille() - 1000) / 1000
-    }
-
     /// Pages that have ever left the programs of the tree, each counted on its way to a frame and from there: does not stand still while
     /// any process makes room.
     pub fn pages_left(&self) -> u64 {
@@ -586,34 +575,8 @@ impl Header {
             .fold(0, u64::wrapping_add)
     }
 
-    /// Whether all swap is full: what leaves waits for what comes back.
-    pub fn is_swap_full(&self) -> bool {
-        let [used, most] = [&self.zpages_used, &self.zpages_limit].map(|count| count.load(Ordering::Relaxed));
-        used >= most && self.free_blocks() <= 0
-    }
-
     /// Whether it has been full for so long, with programs waiting for room, that there is no hope of any.
     pub fn is_hopeless(&self) -> bool {
         self.hopeless.load(Ordering::Relaxed) != 0
-    }
-
-    /// Free blocks of every area that takes pages, and those that pages in RAM keep: given up they are free, if not where no area takes any.
-    pub fn free_blocks(&self) -> i64 {
-        let open = self.area.iter().filter_map(Area::free_blocks);
-        let all = open.reduce(|sum, more| sum + more);
-        all.map_or(0, |free| free + self.kept.load(Ordering::Relaxed).max(0))
-    }
-
-    /// Bytes in for a thousand out of the compressed tier, pages that were not worth it included; twice as many as long as that
-    /// is known of few pages.
-    fn compression_permille(&self) -> i64 {
-        const UNKNOWN: i64 = 2000;
-        let count = |counter: Counter| self.counters[counter as usize].load(Ordering::Relaxed) as i64;
-        let rejected = count(Counter::RejectCompressPoor) * PAGE_SIZE as i64;
-        let bytes_in = count(Counter::CompressedBytesIn) + rejected;
-        if bytes_in < self.budget.load(Ordering::Relaxed) / 16 * PAGE_SIZE as i64 {
-            return UNKNOWN;
-        }
-        (bytes_in * 1000 / (count(Counter::CompressedBytesOut) + rejected).max(1)).max(1000)
     }
 }

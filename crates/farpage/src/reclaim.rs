@@ -29,6 +29,7 @@ use crate::thread;
 
 mod frames;
 mod page_out;
+pub mod poor;
 mod room;
 mod scattered;
 mod stored;
@@ -44,6 +45,8 @@ pub use who::Who;
 const SPARES: u64 = 16;
 /// Most frames that wait to be stored while the tree is over its limit: two large writes.
 const LEAVING_MAX: i64 = 2 * WRITE_MAX as i64;
+/// Pages moved out in vain, no tier taking them, after which reclaim looks up: others may have given something back.
+const VAIN_MAX: u64 = 4096;
 
 /// Makes about `pages` pages free: moves out a batch, stores the oldest blocks beyond the swap cache's share.
 /// Returns how many pages were returned to the system or moved out.
@@ -74,7 +77,7 @@ fn reclaim_by(mm: &Mm, pages: i64, measured: Option<&Who>) -> u64 {
         }
         freed += stored;
         progress += moved + stored;
-        if moved + stored == 0 {
+        if moved + stored == 0 || progress - freed > VAIN_MAX {
             break;
         }
     }
@@ -263,6 +266,9 @@ fn evict_swept(mm: &Mm, block: u64) -> u64 {
 
 /// Evicts what can be evicted of the window at `base` into `block`, which joins the FIFO unless nothing moved.
 fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
+    if poor::all_stay(mm, base) {
+        return 0;
+    }
     // What fork shares is copied to be moved, and paid for as any copy.
     cow::lift(mm, base);
     let victims = lock_victims(mm, base);
@@ -302,12 +308,13 @@ fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
     count
 }
 
-/// Locks the resident, unpinned pages of the window; a page taken back lately is spared once.
+/// Locks the resident, unpinned pages of the window; a page taken back lately is spared once, one that no tier takes is passed over.
 fn lock_victims(mm: &Mm, base: u64) -> u64 {
     let mut victims = 0u64;
+    let mut poor = poor::Turn::default();
     for i in 0..BLOCK {
         let seen = mm.load(base + i);
-        if seen.kind() != Kind::Resident || seen.is_locked() || seen.pins() != 0 {
+        if seen.kind() != Kind::Resident || seen.is_locked() || seen.pins() != 0 || poor.stays(mm, seen) {
             continue;
         }
         if seen.young() {
@@ -475,12 +482,14 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
         mm.entry().frames.fetch_add(count, Ordering::Relaxed);
     }
     kill_point!("evict-counted");
+    let mut poor = 0;
     for i in 0..BLOCK {
         let bit = 1u64 << i;
         if (victims | holes) & bit == 0 {
             continue;
         }
         let locked = mm.load(base + i);
+        poor += i64::from(locked.refused().is_some());
         if moved & bit != 0 {
             let frame = PageState::cached(block * BLOCK + i);
             mm.unlock(base + i, locked, frame.keeping(locked.slot()));
@@ -492,6 +501,7 @@ fn settle(mm: &Mm, base: u64, block: u64, victims: u64, holes: u64, moved: u64) 
             mm.unlock(base + i, locked, locked);
         }
     }
+    poor::forget(mm, poor);
 }
 
 /// Puts locked pages from `page` on, charged already, whose content lies at `from`, into frames, marked as read ahead (those of

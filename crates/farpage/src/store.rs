@@ -18,7 +18,7 @@ use crate::compress;
 use crate::kept;
 use crate::mm::Mm;
 use crate::puts;
-use crate::reclaim::BLOCK;
+use crate::reclaim::{BLOCK, poor};
 use crate::slot_batch::SlotBatch;
 use crate::sys;
 use crate::tiers;
@@ -58,27 +58,47 @@ pub struct Writes {
     pieces: [sys::Piece; WRITE_MAX],
 }
 
+/// Where a page goes that has left the program.
+enum Place {
+    /// Its content is stored, or nobody's in this frame any more.
+    Stored,
+    /// Its slot has a block, which is to be written.
+    Block(u32),
+    /// There is none now: it waits in its frame.
+    Nowhere,
+    /// It is not worth compressing, and no file has room for it.
+    Poor,
+}
+
 /// Stores what is in the frames of `blocks`: what is unchanged is there already, zeros need no place, what compresses well goes to the zpool, the rest to a file.
-/// Slots are taken for all of them together, so that many small blocks make one large write.
-pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) {
+/// Slots are taken for all of them together, so that many small blocks make one large write. How many pages went back into the program instead.
+pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) -> u64 {
     let mut batch = SlotBatch::default();
     let mut context = mm.context();
     let all: usize = blocks
         .clone()
         .map(|block| block.filled.count_ones() as usize)
         .sum();
-    let (mut left, mut raw, mut written, mut homeless) = (all, 0, 0, 0);
+    let (mut left, mut raw, mut written, mut homeless, mut back) = (all, 0, 0, 0, 0);
     for (page, frame) in blocks.flat_map(Occupied::pages) {
         left -= 1;
         if !holds(mm, page, frame) || kept::is_there(mm, page, frame) || store_zero(mm, page, frame) {
             continue;
         }
-        let Some(slot) = store_small(mm, (page, frame), left + 1, &mut batch, &mut context) else {
-            homeless = if holds(mm, page, frame) { homeless + 1 } else { 0 };
-            if homeless >= HOMELESS_MAX && mm.header().is_hopeless() {
-                break;
+        let slot = match store_small(mm, (page, frame), left + 1, &mut batch, &mut context) {
+            Place::Block(slot) => slot,
+            Place::Stored => {
+                homeless = 0;
+                continue;
             }
-            continue;
+            place => {
+                back += u64::from(matches!(place, Place::Poor) && poor::put_back(mm, page, frame));
+                homeless += 1;
+                if homeless >= HOMELESS_MAX && mm.header().is_hopeless() {
+                    break;
+                }
+                continue;
+            }
         };
         if raw == WRITE_MAX {
             store_raw(mm, &mut context.writes, raw);
@@ -95,6 +115,7 @@ pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) {
     batch.finish(mm);
     store_raw(mm, &mut context.writes, raw);
     mm.who.note_stored(all as u64, (written + raw) as u64);
+    back
 }
 
 /// True while the page's content is in this frame and nobody is taking it back.
@@ -119,34 +140,39 @@ pub fn store_zero(mm: &Mm, page: u64, frame: u64) -> bool {
 }
 
 /// Compresses a page, given with its frame, and hands it over. What is not worth it, or finds the tier full, gets a slot
-/// with a block, which is returned: it is to be written there. None if there is no such slot either.
+/// with a block: it is to be written there.
 fn store_small(
     mm: &Mm,
     (page, frame): (u64, u64),
     left: usize,
     batch: &mut SlotBatch,
     context: &mut Context,
-) -> Option<u32> {
+) -> Place {
     if tiers::passes_through(mm, page / BLOCK)
         && let Some(slot) = batch.for_file(mm, left)
     {
-        return Some(slot);
+        return Place::Block(slot);
     }
     let Some(compressed) = compress::compress(mm, page, mm.frames.address(frame), context) else {
-        return batch.for_file(mm, left);
+        // Without a compressed tier all of it is the files', and what comes back from them makes room.
+        let compresses = mm.header().zpages_limit.load(Ordering::Relaxed) > 0;
+        let nowhere = if compresses { Place::Poor } else { Place::Nowhere };
+        return batch.for_file(mm, left).map_or(nowhere, Place::Block);
     };
-    let slot = batch.for_compressed(mm, left)?;
+    let Some(slot) = batch.for_compressed(mm, left) else {
+        return Place::Nowhere;
+    };
     kill_point!("store-slot");
     if let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) {
         kill_point!("store-compressed");
         hand_over(mm, page, frame, slot, backing);
-        return None;
+        return Place::Stored;
     }
     if tiers::place_of(mm.pool(), slot).is_some() {
-        return Some(slot);
+        return Place::Block(slot);
     }
     puts::release(mm, &[slot]);
-    batch.for_file(mm, left)
+    batch.for_file(mm, left).map_or(Place::Nowhere, Place::Block)
 }
 
 /// The page is in `slot` from now on, unless the program took it back. The word names the slot before the slot counts

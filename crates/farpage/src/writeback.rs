@@ -26,14 +26,15 @@ const TURN: usize = 8;
 /// Pages that make a turn worth its while.
 const ENOUGH: u64 = 256;
 
-/// Whether the compressed tier has less than a 16th of its limit left, and there are files to write to.
+/// Whether the compressed tier has less than a 16th of its limit left, or takes room that pages have which no tier takes, and there are files
+/// to write to.
 #[must_use]
 pub fn is_due(mm: &Mm) -> bool {
     let header = mm.header();
-    let limit = header.zpages_limit.load(Ordering::Relaxed);
+    let most = mm.pool().zpages_beside_poor();
     header.areas.load(Ordering::Relaxed) > 0
-        && limit > 0
-        && header.zpages_used.load(Ordering::Relaxed) > limit - limit / 16
+        && header.zpages_limit.load(Ordering::Relaxed) > 0
+        && header.zpages_used.load(Ordering::Relaxed) > most - most / 16
 }
 
 /// Writes some of the oldest compressed pages to their blocks; how many.

@@ -43,9 +43,9 @@ pub fn store_oldest(mm: &Mm, pages: u64) -> u64 {
     if len > 0 {
         let blocks = blocks[..len].iter().map(|block| mm.frames.filled(*block));
         mm.entry().storing.fetch_add(count as i64, Ordering::Relaxed);
-        store::store_frames(mm, blocks.clone());
-        stored = release_blocks(mm, blocks.clone());
-        if stored == 0 && blocks.clone().any(|block| is_stuck(mm, &block)) {
+        let back = store::store_frames(mm, blocks.clone());
+        stored = release_blocks(mm, blocks.clone()).saturating_sub(back);
+        if stored == 0 && (back > 0 || blocks.clone().any(|block| is_stuck(mm, &block))) {
             mm.frames.released.tell_of_failure();
         }
         mm.entry().storing.fetch_sub(count as i64, Ordering::Relaxed);

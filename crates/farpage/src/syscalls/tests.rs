@@ -34,9 +34,11 @@ impl Memory {
             if at > 1 << 56 || at == 0 {
                 return None;
             }
+            // Mostly of the latest: an exec with a million strings once took minutes of this.
             let seen = emitted
                 .borrow()
                 .iter()
+                .rev()
                 .any(|&(start, len): &(u64, u64)| start < at + 8 && at < start + len);
             assert!(seen, "{nr}: {at:#x} read before it was emitted");
             let mut word = [0; 8];
