@@ -155,30 +155,6 @@ def swap_full(context):
         check("all swap is full" not in got.err, f"{way}: the budget was overrun: {got.err[-200:]}")
 
 
-@test("swap-full-harder", ("quick", "soak"), per_delivery=True)
-def swap_full_harder(context):
-    """What compresses has taken most slots of the file, and then comes what does not compress: memory was once refused 48 MiB over the
-    budget, at 1 MiB/s."""
-    swap = context.directory / "small"
-    words = ["--swap", "compressed:64M", "--swap", f"{swap}:128M"]
-    got = context.budget_run(64, [sys.executable, WORK / "mixed.py", "ninth:100", "random:900"], timeout_s=120, extra=words)
-    check(got.code == 0 and got.out.endswith("right\n"), failures(got))
-    reached = int(got.out.split()[1])
-    check("refused" in got.out and reached > 150, f"{got.out!r}, with 128 MiB of swap file and 64 MiB of RAM")
-    check("all swap is full" not in got.err, f"the budget was overrun: {got.err[-200:]}")
-
-
-@test("poor-first", ("quick", "soak"), per_delivery=True)
-def poor_first(context):
-    """Where swap is compressed RAM alone, what does not compress stays in RAM and what does leaves: pages that no tier took once filled
-    all frames, and 903 MiB were used of a budget of 512."""
-    words = [sys.executable, WORK / "mixed.py", "random:150", "ninth:500"]
-    got = context.budget_run(384, words, timeout_s=120, extra=["--swap", "compressed"])
-    check(got.code == 0 and got.out.endswith("right\n"), failures(got))
-    check("reached 650 MiB, all" in got.out, f"what fits was refused: {got.out!r}")
-    check(got.stats["zswpout"] > 50_000 and got.stats["limit_overrun"] == 0, f"{got.stats['zswpout']}, {got.stats['limit_overrun']}")
-
-
 @test("swap-overfull", per_delivery=True)
 def swap_overfull(context):
     """More is promised (MAP_NORESERVE) than RAM and swap can hold: the program goes on over its budget, with its data intact, and

@@ -328,7 +328,12 @@ mod tests {
         assert_eq!((poor.kind(), poor.refused()), (Kind::Resident, Some(u16::MAX)));
         let busy = poor.keeping(3).with_young(true).with_pins(2).locked();
         assert_eq!((busy.refused(), busy.slot()), (Some(u16::MAX), 3));
-        for other in [PageState::resident(), PageState::cached(5), PageState::stamped(5, 7), PageState::zero()] {
+        for other in [
+            PageState::resident(),
+            PageState::cached(5),
+            PageState::stamped(5, 7),
+            PageState::zero(),
+        ] {
             assert_eq!(other.refused(), None, "{other:?}");
         }
     }

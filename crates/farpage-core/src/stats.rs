@@ -81,6 +81,7 @@ counters! {
     SlotCacheHit "slot_cache_hit" "Runs of slots taken from a CPU's slot cache.",
     SlotCacheMissed "slot_cache_missed" "Slot caches found held by somebody else.",
     SwpoutUnchanged "swpout_unchanged" "Pages that left without being written: the slot they came from still had them.",
+    SwpoutRefused "swpout_refused" "Pages that went back into the program: they compress poorly, and no swap area had room for them.",
     ReadWatched "read_watched" "Reads from swap areas that a fault waited for without sleeping.",
     UffdMove "uffd_move" "UFFDIO_MOVE calls; each flushes the TLBs of the program's CPUs, for each stretch of present pages.",
     TlbFlushCall "tlb_flush_call" "Other calls of reclaim's after which those TLBs are flushed: memory given back, moved, mapped anew, write-protected.",

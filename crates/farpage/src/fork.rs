@@ -231,17 +231,13 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     let _ = unsafe { sys::munmap(window, STATES_LEN) };
     mm.header().count(Counter::ForkShared, shared);
     let parent = mm.entry();
-    let (resident, frames) = (
-        parent.resident.load(Ordering::Relaxed),
-        parent.frames.load(Ordering::Relaxed),
-    );
+    let [resident, frames, poor] =
+        [&parent.resident, &parent.frames, &parent.poor].map(|count| count.load(Ordering::Relaxed));
     // What was read of a parent that has ended is nothing, or another process's. The supervisor gives the child's entry up.
     errand::end_if_orphan(mm);
     child.resident.store(resident, Ordering::Relaxed);
     child.frames.store(frames, Ordering::Relaxed);
-    child
-        .poor
-        .store(parent.poor.load(Ordering::Relaxed), Ordering::Relaxed);
+    child.poor.store(poor, Ordering::Relaxed);
     let at_once = cow::before_clone(mm, resident, frames, thread::headroom(mm));
     cow::reserve_for_child(mm, child);
     child.owed.store(resident + frames, Ordering::Relaxed);

@@ -182,10 +182,10 @@ pub fn store(mm: &Mm, place: u64) -> u64 {
     let whole = left * 2 > CHUNK_PAGES;
     let cluster = if whole { take_cluster(mm, base) } else { None };
     kill_point!("huge-out-cluster");
-    match cluster {
+    let back = match cluster {
         Some(slot) => {
-            store_whole(mm, base, first, slot);
             mm.header().count(Counter::ThpSwpout, 1);
+            store_whole(mm, base, first, slot)
         }
         None if left > 0 => {
             let block = |at: u64| Occupied {
@@ -193,12 +193,12 @@ pub fn store(mm: &Mm, place: u64) -> u64 {
                 block: first / BLOCK + at,
                 filled: u64::MAX,
             };
-            store::store_frames(mm, (0..CHUNK_PAGES / BLOCK).map(block));
             mm.header().count(Counter::ThpSwpoutFallback, u64::from(whole));
+            store::store_frames(mm, (0..CHUNK_PAGES / BLOCK).map(block))
         }
-        None => {}
-    }
-    release(mm, place)
+        None => 0,
+    };
+    release(mm, place).saturating_sub(back)
 }
 
 /// The first slot of a free cluster for the pages of the chunk at `base`.
@@ -227,8 +227,9 @@ fn compresses(mm: &Mm, base: u64) -> bool {
     mm.header().zpages_limit.load(Ordering::Relaxed) > 0 && !tiers::passes_through(mm, base / BLOCK)
 }
 
-/// Stores page `i` of the chunk at `base` in slot `i` from `slot` on.
-fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
+/// Stores page `i` of the chunk at `base` in slot `i` from `slot` on; how many went back into the program instead.
+fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) -> u64 {
+    let mut back = 0;
     let compresses = compresses(mm, base);
     let has_block = tiers::place_of(mm.pool(), slot).is_some();
     let (mut raw, mut unused) = (Places::default(), Places::default());
@@ -244,8 +245,8 @@ fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
         } else {
             None
         };
-        if small.is_none() && !has_block {
-            poor::put_back(mm, page, frame);
+        if compresses && small.is_none() && !has_block {
+            back += u64::from(poor::put_back(mm, page, frame));
         }
         match small.and_then(|small| tiers::store_compressed(mm, slot, &small, &context)) {
             Some(backing) => {
@@ -280,6 +281,7 @@ fn store_whole(mm: &Mm, base: u64, first: u64, slot: u32) {
         places.for_each(|(to, slot)| *to = slot);
         puts::release_now(mm, &slots[..len]);
     });
+    back
 }
 
 /// Places of a chunk, a bit each.

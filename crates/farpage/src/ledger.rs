@@ -211,6 +211,8 @@ impl Ledger {
         let kept = self.pool.processes().iter();
         let kept = kept.map(|entry| entry.kept.load(Ordering::Relaxed)).sum();
         self.pool.header().kept.store(kept, Ordering::Relaxed);
+        let poor = self.pool.poor_pages();
+        self.pool.header().poor.store(poor, Ordering::Relaxed);
         self.shares.retain(|_, share| share.read_ns >= self.read_ns);
         let own = own_pages();
         // Every page once, at whatever processes it is charged, as the kernel's own counts have it: of shares that are of one time.

@@ -147,6 +147,8 @@ pub struct Header {
     pub charged: AtomicI64,
     /// About how many of them keep a slot, which can be given up at any time; set by the supervisor.
     pub kept: AtomicI64,
+    /// Pages that no tier takes; set by the supervisor.
+    pub poor: AtomicI64,
     /// Bytes of managed memory mapped for writing in the whole tree (an upper bound of what can become resident).
     pub committed: AtomicI64,
     /// Pages that dormant processes ever mapped for writing: what the supervisor has not seen yet is in no sum of its.
@@ -560,7 +562,7 @@ impl Header {
         sys::futex_wait(&self.reclaim_seq, seq, true, us);
     }
 
-    /// Pages that have ever left the programs of the tree, each counted on its way to a frame and from there: does not stand still while
+    /// Pages that have ever left the programs of the tree for good, each counted on its way to a frame and from there: does not stand still while
     /// any process makes room.
     pub fn pages_left(&self) -> u64 {
         let ways = [
@@ -570,9 +572,9 @@ impl Header {
             Counter::SwpoutZero,
             Counter::SwpoutUnchanged,
         ];
-        ways.iter()
-            .map(|way| self.counters[*way as usize].load(Ordering::Relaxed))
-            .fold(0, u64::wrapping_add)
+        let count = |way: Counter| self.counters[way as usize].load(Ordering::Relaxed);
+        let left = ways.iter().map(|way| count(*way)).fold(0, u64::wrapping_add);
+        left.wrapping_sub(count(Counter::SwpoutRefused))
     }
 
     /// Whether it has been full for so long, with programs waiting for room, that there is no hope of any.

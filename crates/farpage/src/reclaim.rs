@@ -45,7 +45,8 @@ pub use who::Who;
 const SPARES: u64 = 16;
 /// Most frames that wait to be stored while the tree is over its limit: two large writes.
 const LEAVING_MAX: i64 = 2 * WRITE_MAX as i64;
-/// Pages moved out in vain, no tier taking them, after which reclaim looks up: others may have given something back.
+/// Pages moved out without that freeing any, after which reclaim looks up: no tier may take them, and others may have given something
+/// back.
 const VAIN_MAX: u64 = 4096;
 
 /// Makes about `pages` pages free: moves out a batch, stores the oldest blocks beyond the swap cache's share.
@@ -57,6 +58,8 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
 fn reclaim_by(mm: &Mm, pages: i64, measured: Option<&Who>) -> u64 {
     let mut freed = 0;
     let mut progress = 0;
+    let refused = || mm.header().counters[Counter::SwpoutRefused as usize].load(Ordering::Relaxed);
+    let before = refused();
     while freed < pages as u64 {
         let wanted = pages as u64 - freed;
         let leaving = is_enough_leaving(mm);
@@ -81,7 +84,8 @@ fn reclaim_by(mm: &Mm, pages: i64, measured: Option<&Who>) -> u64 {
             break;
         }
     }
-    progress
+    // What no tier took is where it was.
+    progress.saturating_sub(refused().wrapping_sub(before))
 }
 
 /// The reclaimer's part, ahead of the faults: about `pages` pages. While it is left to the faults only a window, to see what
@@ -323,6 +327,7 @@ fn lock_victims(mm: &Mm, base: u64) -> u64 {
             let _ = word.compare_exchange(seen.raw(), older, Ordering::Relaxed, Ordering::Relaxed);
         } else if mm.try_lock(base + i, seen) {
             victims |= 1 << i;
+            poor.takes(mm, seen);
         }
     }
     mm.header().count(Counter::Pgscan, BLOCK);

@@ -91,8 +91,11 @@ pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) -> 
                 homeless = 0;
                 continue;
             }
-            place => {
-                back += u64::from(matches!(place, Place::Poor) && poor::put_back(mm, page, frame));
+            Place::Poor if poor::put_back(mm, page, frame) => {
+                back += 1;
+                continue;
+            }
+            Place::Poor | Place::Nowhere => {
                 homeless += 1;
                 if homeless >= HOMELESS_MAX && mm.header().is_hopeless() {
                     break;

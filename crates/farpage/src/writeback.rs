@@ -31,7 +31,7 @@ const ENOUGH: u64 = 256;
 #[must_use]
 pub fn is_due(mm: &Mm) -> bool {
     let header = mm.header();
-    let most = mm.pool().zpages_beside_poor();
+    let most = header.zpages_beside_poor();
     header.areas.load(Ordering::Relaxed) > 0
         && header.zpages_limit.load(Ordering::Relaxed) > 0
         && header.zpages_used.load(Ordering::Relaxed) > most - most / 16

@@ -12,8 +12,10 @@ use super::{Area, Header, Pool, entry_state};
 /// Of the limit, what stays free beside what is promised: with nothing free at all every page that comes in waits for another to be
 /// tried for its place, a tenth of the speed.
 const SPARE_PART: i64 = 8;
-/// Of the limit, pages that may leave still where all swap is full.
-const LEAVING_PART: i64 = 64;
+/// Of the limit, pages that may be about to leave still where all swap is full, or can't for other reasons.
+const LEAVING_PART: i64 = 16;
+/// Slots of a device that may be free by its count, which is kept to half of a group of 64, and are not.
+const COUNT_OFF: i64 = 32;
 
 impl Pool {
     /// Slots of files that take pages which are free. Fewer than blocks without a page: what is compressed may have one too.
@@ -24,9 +26,10 @@ impl Pool {
             .zip(&self.header().area)
             .filter(|((device, state), area)| device.has_file && state.stays() && area.takes_pages());
         let free = |((device, state), _): ((&Device, &DeviceState), &Area)| {
-            i64::from(state.now(device).slots) - state.used.load(Ordering::Relaxed) as i64
+            let slots = i64::from(state.now(device).slots) - state.used.load(Ordering::Relaxed) as i64;
+            (slots - COUNT_OFF).max(0)
         };
-        open.map(free).sum::<i64>().max(0)
+        open.map(free).sum()
     }
 
     /// Those, and the ones that pages in RAM keep: given up they are free, if not where no area takes any.
@@ -47,7 +50,12 @@ impl Pool {
             .filter(|entry| entry_state::is_occupied(entry.state.load(Ordering::Relaxed)));
         let own = |poor: i64, owed: i64| (poor - owed.max(0)).max(0);
         there
-            .map(|entry| own(entry.poor.load(Ordering::Relaxed), entry.owed.load(Ordering::Relaxed)))
+            .map(|entry| {
+                own(
+                    entry.poor.load(Ordering::Relaxed),
+                    entry.owed.load(Ordering::Relaxed),
+                )
+            })
             .sum()
     }
 
@@ -63,7 +71,7 @@ impl Pool {
             compressed_most: zpages(header.zpages_limit.load(Ordering::Relaxed)),
             poor: self.poor_pages(),
             slots: self.free_or_kept_slots(),
-            written_back: self.free_blocks() - self.free_slots(),
+            written_back: self.with_blocks(),
             permille: header.compression_permille(),
         };
         space.room()
@@ -80,24 +88,23 @@ impl Pool {
         ];
         let may_leave = charged - self.poor_pages();
         let is_tier_full = used >= most || may_leave <= header.limit.load(Ordering::Relaxed) / LEAVING_PART;
-        is_tier_full && self.free_or_kept_slots() <= 0
+        is_tier_full && self.are_files_full()
+    }
+
+    /// Whether files take no more pages, not even those that the compressed tier has for them.
+    #[must_use]
+    pub fn are_files_full(&self) -> bool {
+        self.free_or_kept_slots() <= 0 && self.header().zpool_pages().min(self.with_blocks()) <= 0
+    }
+
+    /// Pages of the compressed tier that have a block to be written to, about.
+    fn with_blocks(&self) -> i64 {
+        (self.free_blocks() - self.free_slots() - COUNT_OFF * self.devices.len() as i64).max(0)
     }
 
     /// Blocks without a page of every area that takes some.
     fn free_blocks(&self) -> i64 {
         self.header().area.iter().filter_map(Area::free_blocks).sum()
-    }
-
-    /// Zpages that the compressed tier may have beside pages that no tier takes.
-    #[must_use]
-    pub fn zpages_beside_poor(&self) -> u64 {
-        let header = self.header();
-        let (limit, most) = (
-            header.limit.load(Ordering::Relaxed),
-            header.zpages_limit.load(Ordering::Relaxed),
-        );
-        let left = (limit - limit / SPARE_PART - self.poor_pages()).max(0) as u64;
-        most.min(left / (ZPAGE_BYTES / PAGE_SIZE) as u64)
     }
 }
 
@@ -122,7 +129,9 @@ struct Space {
 impl Space {
     fn room(&self) -> i64 {
         let spare = self.limit / SPARE_PART;
-        let gone = self.compressed.min(self.written_back.max(0) * 1000 / self.permille);
+        let gone = self
+            .compressed
+            .min(self.written_back.max(0) * 1000 / self.permille);
         let most = self.compressed_most.min(self.limit - self.poor - spare);
         let more = (most - (self.compressed - gone)).max(0);
         self.slots - self.excess + gone - spare + more * (self.permille - 1000) / 1000
@@ -130,6 +139,17 @@ impl Space {
 }
 
 impl Header {
+    /// Zpages that the compressed tier may have beside pages that no tier takes.
+    #[must_use]
+    pub fn zpages_beside_poor(&self) -> u64 {
+        let (limit, most) = (
+            self.limit.load(Ordering::Relaxed),
+            self.zpages_limit.load(Ordering::Relaxed),
+        );
+        let left = (limit - limit / SPARE_PART - self.poor.load(Ordering::Relaxed)).max(0) as u64;
+        most.min(left / (ZPAGE_BYTES / PAGE_SIZE) as u64)
+    }
+
     /// Bytes in for a thousand out of what the compressed tier took; twice as many as long as that is known of few pages.
     fn compression_permille(&self) -> i64 {
         const UNKNOWN: i64 = 2000;

@@ -1,17 +1,19 @@
 //! Pages that no tier takes: they compress poorly, and no file has room for them.
 //!
 //! Left in frames they would fill all of these, and nothing could leave any more (decision 0038). So they are copied back into
-//! the program, and their words say since when. The clock passes over them while no file has a free slot, and tries one of a
-//! window again after a while: its content may have changed.
+//! the program, and their words say since when. The clock passes over them while no file has a free slot, and now and then tries one
+//! again that was refused long ago: its content may have changed.
 //!
 //! `ProcEntry::poor` counts the words that say so, so that memory is refused in time (`Pool::room`).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::page_state::{Kind, PageState};
+use farpage_core::stats::Counter;
 
-use super::BLOCK;
+use super::{BLOCK, FIRST_PLACE};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address};
+use crate::reclaim_calls::drop_frames;
 use crate::store;
 use crate::sys::{self, Errno};
 
@@ -20,47 +22,68 @@ use crate::sys::{self, Errno};
 const UNIT_SHIFT: u32 = 26;
 /// After so many units a page is tried again: 4 s.
 const AGAIN: u16 = 60;
+/// From here on a time is not past, but of another thread a moment later.
+const FUTURE: u16 = 1 << 15;
+/// Between two pages of a process that are tried again, in nanoseconds: one takes some 50 us in vain.
+const EACH_NS: u64 = 10_000_000;
 /// How long the free slots of files are taken for none after a page got none, in nanoseconds: others may hold them.
 const VAIN_NS: u64 = 50_000_000;
 
-/// When a page last got no slot though some were free.
+/// When a page last got no slot though some were free, and when one was last tried again.
 static VAIN_AT: AtomicU64 = AtomicU64::new(0);
+static TRIED_AT: AtomicU64 = AtomicU64::new(0);
 
 fn stamp(now: u64) -> u16 {
     ((now >> UNIT_SHIFT) as u16).max(1)
 }
 
-/// Whether files have room for such pages, as far as is known.
-fn files_take(mm: &Mm, now: u64) -> bool {
-    let vain = now.saturating_sub(VAIN_AT.load(Ordering::Relaxed)) < VAIN_NS;
-    !vain && mm.pool().free_slots() > 0
+fn is_due(now: u16, refused: u16) -> bool {
+    (AGAIN..FUTURE).contains(&now.wrapping_sub(refused))
 }
 
-/// One look at a window.
+/// One look at some pages.
 #[derive(Default)]
 pub(super) struct Turn {
-    /// The time, and whether all of them may leave; known from the first such page on.
-    known: Option<(u16, bool)>,
-    /// Whether one is tried already.
-    tried: bool,
+    known: Option<Known>,
+}
+
+/// What is looked up when the first poor page is met.
+struct Known {
+    now: u64,
+    /// Files have room for such pages, as far as is known.
+    has_slots: bool,
+    /// One may be tried again.
+    has_try: bool,
 }
 
 impl Turn {
+    fn known(&mut self, mm: &Mm) -> &mut Known {
+        self.known.get_or_insert_with(|| {
+            let now = sys::now_ns();
+            let passed = |at: &AtomicU64| now.saturating_sub(at.load(Ordering::Relaxed));
+            Known {
+                now,
+                has_slots: passed(&VAIN_AT) >= VAIN_NS && mm.pool().free_or_kept_slots() > 0,
+                has_try: passed(&TRIED_AT) >= EACH_NS,
+            }
+        })
+    }
+
     /// Whether the page is to stay, since no tier would take it.
     pub(super) fn stays(&mut self, mm: &Mm, seen: PageState) -> bool {
-        let Some(refused) = seen.refused() else {
-            return false;
-        };
-        let (now, may_leave) = *self.known.get_or_insert_with(|| {
-            let now = sys::now_ns();
-            (stamp(now), files_take(mm, now))
-        });
-        if may_leave {
-            return false;
+        seen.refused().is_some_and(|refused| {
+            let known = self.known(mm);
+            !(known.has_slots || known.has_try && is_due(stamp(known.now), refused))
+        })
+    }
+
+    /// The page is about to leave.
+    pub(super) fn takes(&mut self, mm: &Mm, seen: PageState) {
+        if seen.refused().is_some() {
+            let known = self.known(mm);
+            known.has_try = false;
+            TRIED_AT.store(known.now, Ordering::Relaxed);
         }
-        let is_due = !self.tried && now.wrapping_sub(refused) >= AGAIN;
-        self.tried |= is_due;
-        !is_due
     }
 }
 
@@ -76,24 +99,28 @@ pub(super) fn all_stay(mm: &Mm, base: u64) -> bool {
     resident.all(|seen| turn.stays(mm, seen))
 }
 
-/// Whether a page of the chunk stays, so that it does not leave as one.
+/// Whether a page of the chunk is poor and does not leave in any case, so that it can't leave as one.
 pub fn any_stays(mm: &Mm, chunk: u64) -> bool {
     if mm.entry().poor.load(Ordering::Relaxed) <= 0 {
         return false;
     }
     let mut turn = Turn::default();
-    (chunk..chunk + CHUNK_PAGES).any(|page| turn.stays(mm, mm.load(page)))
+    let mut poor = (chunk..chunk + CHUNK_PAGES)
+        .map(|page| mm.load(page))
+        .filter(|seen| seen.refused().is_some());
+    poor.any(|_| !turn.known(mm).has_slots)
 }
 
-/// Copies a page that no tier takes from its frame back into the program; whether it is there. The frame goes with its block, as that of
-/// a page taken back. Where there is no memory for the copy it waits on.
+/// Copies a page that no tier takes from its frame back into the program; whether it is there. Its frame goes with its block, as that of
+/// a page taken back, but the memory in it at once. Where there is none for the copy the page waits on.
 pub fn put_back(mm: &Mm, page: u64, frame: u64) -> bool {
     let seen = mm.load(page);
     if !store::holds(mm, page, frame) || !mm.try_lock(page, seen) {
         return false;
     }
+    let from = mm.frames.address(frame);
     let copied = loop {
-        let result = mm.uffd().copy(address(page), mm.frames.address(frame), PAGE);
+        let result = mm.uffd().copy(address(page), from, PAGE);
         if result.error != Some(Errno(libc::EAGAIN)) {
             break result.error.is_none();
         }
@@ -103,13 +130,18 @@ pub fn put_back(mm: &Mm, page: u64, frame: u64) -> bool {
         return false;
     }
     let now = sys::now_ns();
-    if mm.pool().free_slots() > 0 {
+    if mm.pool().free_or_kept_slots() > 0 {
         VAIN_AT.store(now, Ordering::Relaxed);
     }
     mm.count_resident(page, 1);
     mm.entry().poor.fetch_add(1, Ordering::Relaxed);
+    mm.header().count(Counter::SwpoutRefused, 1);
     let there = PageState::poor(stamp(now)).keeping(seen.slot());
     mm.unlock(page, mm.load(page), there);
+    // Parts of a huge place give no memory back.
+    if frame < FIRST_PLACE * BLOCK {
+        drop_frames(mm, from, PAGE);
+    }
     true
 }
 
@@ -137,9 +169,11 @@ mod tests {
     fn it_is_due_after_four_seconds_also_across_the_lap() {
         let second = 1_000_000_000;
         for refused in [5 * second, (1 << (UNIT_SHIFT + 16)) - 2 * second] {
-            let passed = |ns| stamp(refused + ns).wrapping_sub(stamp(refused));
-            assert!(passed(3 * second) < AGAIN);
-            assert!(passed(5 * second) >= AGAIN);
+            let is_due_after = |ns| is_due(stamp(refused + ns), stamp(refused));
+            assert!(!is_due_after(0) && !is_due_after(3 * second));
+            assert!(is_due_after(5 * second) && is_due_after(600 * second));
+            // Refused by another thread, after this one has looked at the clock.
+            assert!(!is_due(stamp(refused), stamp(refused + second)));
         }
     }
 }

@@ -123,7 +123,7 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
         return;
     }
     wait_for_limit(mm, pages);
-    if OVERRUN_LEFT.load(Ordering::Relaxed) >= pages && mm.pool().free_or_kept_slots() <= 0 {
+    if OVERRUN_LEFT.load(Ordering::Relaxed) >= pages && mm.pool().are_files_full() {
         OVERRUN_LEFT.fetch_sub(pages, Ordering::Relaxed);
     } else if !wait(mm, PATIENCE_IN_ALL_NS, || pages) {
         header.count(Counter::LimitOverrun, 1);
