@@ -16,11 +16,12 @@ KINDS = {
 known = []
 
 
-def take(content):
-    """One MiB more; False if there is none."""
+def take(make):
+    """One MiB more; False if there is none, or none to make its content in."""
     try:
+        content = make()
         area = mmap.mmap(-1, MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError:
+    except (OSError, MemoryError):
         return False
     area[:] = content
     known.append((area, hashlib.sha256(content).digest()))
@@ -28,8 +29,8 @@ def take(content):
 
 
 wanted = [KINDS[kind] for kind, mib in (word.split(":") for word in sys.argv[1:]) for _ in range(int(mib))]
-all_taken = all(take(make()) for make in wanted)
+all_taken = all(take(make) for make in wanted)
 print(f"reached {len(known)} MiB, {'all' if all_taken else 'refused'}", flush=True)
 right = all(hashlib.sha256(area).digest() == digest for _ in range(2) for area, digest in known)
-print("right" if right else "WRONG")
-sys.exit(not right)
+print("right" if right else "WRONG", flush=True)
+os._exit(not right)  # with all it has
