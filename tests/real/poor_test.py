@@ -39,10 +39,10 @@ def poor_books(context):
     for words in ([], ["--huge", "always"]):
         reading, writing = os.pipe()
         with os.fdopen(reading), os.fdopen(writing, "w") as stays:
-            # Its entry is that of a program that has ended so: what that counted was once counted on.
+            # Its entry is that of one that has ended so, and been given up: what that counted was once counted on.
             one, other = (f"{sys.executable} {WORK / name}" for name in ("mixed.py random:48 ninth:240", "refused.py 32"))
             extra = ["--swap", "compressed", *words]
-            with context.start(96, ["sh", "-c", f"{one} && {other} && :"], stdin=f"/proc/self/fd/{reading}", extra=extra) as job:
+            with context.start(96, ["sh", "-c", f"{one} && sleep 1 && {other} && :"], stdin=f"/proc/self/fd/{reading}", extra=extra) as job:
                 until("it has done all", lambda: "ready" in job.out.read_text(), seconds=60, job=job)
                 checked(context, job.process.pid)
                 stays.close()

@@ -145,14 +145,15 @@ pub fn move_out(mm: &Mm, chunk: u64, place: u64) -> Turn {
     }
     let mut refused = 0;
     for i in 0..CHUNK_PAGES {
-        refused += i64::from(mm.load(chunk + i).refused().is_some());
+        let locked = mm.load(chunk + i);
+        refused += i64::from(locked.refused().is_some());
         let then = if i < moved {
             PageState::cached(first + i)
         } else {
             // Where none could be moved (a border of mappings lies in it) they leave as small pages, now: not spared.
             PageState::resident().with_young(moved > 0)
         };
-        set_locked(mm, chunk + i, then.keeping(mm.load(chunk + i).slot()));
+        set_locked(mm, chunk + i, then.keeping(locked.slot()));
     }
     poor::forget(mm, refused);
     kill_point!("huge-out-worded");

@@ -407,8 +407,7 @@ impl Ledger {
     /// Whether faults have had to make room themselves since the last tick, or many pages came before they were wanted: those are
     /// brought in by the dozen.
     fn has_little_headroom(&mut self) -> bool {
-        let counters = &self.pool.header().counters;
-        let count = |counter: Counter| counters[counter as usize].load(Ordering::Relaxed);
+        let count = |counter: Counter| self.pool.header().counted(counter);
         let ahead =
             (count(Counter::Pswpin) + count(Counter::Zswpin)).saturating_sub(count(Counter::Pgmajfault));
         let now = (count(Counter::Allocstall), ahead);

@@ -1,7 +1,5 @@
 //! What the supervisor tells the user while the program runs: what is wrong, and how to mend it.
 
-use core::sync::atomic::Ordering;
-
 use farpage_core::stats::Counter;
 
 use crate::pool::{Area, MAX_AREAS, Pool};
@@ -30,7 +28,7 @@ impl Notices {
     /// Once: memory is needed for which there is no place.
     fn look_for_overrun(&mut self, pool: &Pool) {
         let header = pool.header();
-        let overruns = header.counters[Counter::LimitOverrun as usize].load(Ordering::Relaxed);
+        let overruns = header.counted(Counter::LimitOverrun);
         if self.overrun || overruns == 0 || pool.room() > 0 {
             return;
         }

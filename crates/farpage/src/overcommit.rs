@@ -26,7 +26,7 @@ impl Overcommit {
     /// Looks again, and tells the tree.
     pub fn look(&mut self, pool: &Pool, now: u64) {
         let header = pool.header();
-        let stalled = header.counters[Counter::StallNs as usize].load(Ordering::Relaxed);
+        let stalled = header.counted(Counter::StallNs);
         let hopeless = self.after(pool.is_swap_full(), stalled, now);
         header.hopeless.store(u32::from(hopeless), Ordering::Relaxed);
     }

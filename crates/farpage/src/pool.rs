@@ -472,6 +472,11 @@ impl Header {
         self.counters[counter as usize].fetch_add(n, Ordering::Relaxed);
     }
 
+    /// What a counter stands at.
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize].load(Ordering::Relaxed)
+    }
+
     pub fn record_latency(&self, source: Source, ns: u64) {
         self.latency[source as usize][Histogram::bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
     }
@@ -572,9 +577,9 @@ impl Header {
             Counter::SwpoutZero,
             Counter::SwpoutUnchanged,
         ];
-        let count = |way: Counter| self.counters[way as usize].load(Ordering::Relaxed);
-        let left = ways.iter().map(|way| count(*way)).fold(0, u64::wrapping_add);
-        left.wrapping_sub(count(Counter::SwpoutRefused))
+        let left = ways.map(|way| self.counted(way)).into_iter();
+        left.fold(0, u64::wrapping_add)
+            .wrapping_sub(self.counted(Counter::SwpoutRefused))
     }
 
     /// Whether it has been full for so long, with programs waiting for room, that there is no hope of any.

@@ -58,7 +58,7 @@ pub fn reclaim(mm: &Mm, pages: i64) -> u64 {
 fn reclaim_by(mm: &Mm, pages: i64, measured: Option<&Who>) -> u64 {
     let mut freed = 0;
     let mut progress = 0;
-    let refused = || mm.header().counters[Counter::SwpoutRefused as usize].load(Ordering::Relaxed);
+    let refused = || mm.header().counted(Counter::SwpoutRefused);
     let before = refused();
     while freed < pages as u64 {
         let wanted = pages as u64 - freed;

@@ -59,13 +59,13 @@ pub struct Writes {
 }
 
 /// Where a page goes that has left the program.
-enum Place {
+enum Home {
     /// Its content is stored, or nobody's in this frame any more.
     Stored,
     /// Its slot has a block, which is to be written.
     Block(u32),
     /// There is none now: it waits in its frame.
-    Nowhere,
+    Missing,
     /// It is not worth compressing, and no file has room for it.
     Poor,
 }
@@ -86,17 +86,17 @@ pub fn store_frames(mm: &Mm, blocks: impl Iterator<Item = Occupied> + Clone) -> 
             continue;
         }
         let slot = match store_small(mm, (page, frame), left + 1, &mut batch, &mut context) {
-            Place::Block(slot) => slot,
-            Place::Stored => {
+            Home::Block(slot) => slot,
+            Home::Stored => {
                 homeless = 0;
                 continue;
             }
-            Place::Poor if poor::put_back(mm, page, frame) => {
+            Home::Poor if poor::put_back(mm, page, frame) => {
                 back += 1;
                 continue;
             }
-            Place::Poor | Place::Nowhere => {
-                homeless += 1;
+            Home::Poor | Home::Missing => {
+                homeless = if holds(mm, page, frame) { homeless + 1 } else { 0 };
                 if homeless >= HOMELESS_MAX && mm.header().is_hopeless() {
                     break;
                 }
@@ -150,32 +150,32 @@ fn store_small(
     left: usize,
     batch: &mut SlotBatch,
     context: &mut Context,
-) -> Place {
+) -> Home {
     if tiers::passes_through(mm, page / BLOCK)
         && let Some(slot) = batch.for_file(mm, left)
     {
-        return Place::Block(slot);
+        return Home::Block(slot);
     }
     let Some(compressed) = compress::compress(mm, page, mm.frames.address(frame), context) else {
         // Without a compressed tier all of it is the files', and what comes back from them makes room.
         let compresses = mm.header().zpages_limit.load(Ordering::Relaxed) > 0;
-        let nowhere = if compresses { Place::Poor } else { Place::Nowhere };
-        return batch.for_file(mm, left).map_or(nowhere, Place::Block);
+        let homeless = if compresses { Home::Poor } else { Home::Missing };
+        return batch.for_file(mm, left).map_or(homeless, Home::Block);
     };
     let Some(slot) = batch.for_compressed(mm, left) else {
-        return Place::Nowhere;
+        return Home::Missing;
     };
     kill_point!("store-slot");
     if let Some(backing) = tiers::store_compressed(mm, slot, &compressed, context) {
         kill_point!("store-compressed");
         hand_over(mm, page, frame, slot, backing);
-        return Place::Stored;
+        return Home::Stored;
     }
     if tiers::place_of(mm.pool(), slot).is_some() {
-        return Place::Block(slot);
+        return Home::Block(slot);
     }
     puts::release(mm, &[slot]);
-    batch.for_file(mm, left).map_or(Place::Nowhere, Place::Block)
+    batch.for_file(mm, left).map_or(Home::Missing, Home::Block)
 }
 
 /// The page is in `slot` from now on, unless the program took it back. The word names the slot before the slot counts

@@ -153,12 +153,12 @@ impl Header {
     /// Bytes in for a thousand out of what the compressed tier took; twice as many as long as that is known of few pages.
     fn compression_permille(&self) -> i64 {
         const UNKNOWN: i64 = 2000;
-        let count = |counter: Counter| self.counters[counter as usize].load(Ordering::Relaxed) as i64;
-        let bytes_in = count(Counter::CompressedBytesIn);
+        let bytes_in = self.counted(Counter::CompressedBytesIn) as i64;
         if bytes_in < self.budget.load(Ordering::Relaxed) / 16 * PAGE_SIZE as i64 {
             return UNKNOWN;
         }
-        (bytes_in * 1000 / count(Counter::CompressedBytesOut).max(1)).max(1000)
+        let bytes_out = self.counted(Counter::CompressedBytesOut) as i64;
+        (bytes_in * 1000 / bytes_out.max(1)).max(1000)
     }
 }
 
