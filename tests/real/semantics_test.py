@@ -140,6 +140,17 @@ def crowded(context):
     check(got.code == 0 and "ok crowded" in got.out, failures(got))
 
 
+@test("movers", per_delivery=True)
+def movers(context):
+    """Processes that at the same moment each move much memory in place of other. What moves is brought in and pinned where another thread may
+    touch it, half the limit at most: of each process, once, and of those without another thread too. Four took 95 MiB of 64."""
+    for threads in (0, 1):
+        got = context.budget_run(64, [program("movers"), 24, 4, 3, threads], timeout_s=120)
+        check(got.code == 0 and "ok movers" in got.out, failures(got))
+        overruns = got.stats["limit_overrun"]
+        check(overruns == 0, f"{threads} other threads: {overruns} times the budget was overrun")
+
+
 @test("swap-full", ("quick", "soak", "user"), per_delivery=True)
 def swap_full(context):
     """All swap is full: allocation says so (NULL, ENOMEM) and the program ends as it wants, with its data intact. A heap that was

@@ -8,6 +8,7 @@ use farpage::mremap::{self, Remap};
 use farpage::{mm::mm, residency, trap};
 
 use crate::result;
+use crate::threads::is_alone;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
@@ -92,6 +93,7 @@ pub unsafe extern "C" fn mremap(
         new_len: new_len as u64,
         flags,
         new: new as u64,
+        alone: is_alone(),
     };
     result(if_managed(|| mremap::mremap(request))) as *mut c_void
 }

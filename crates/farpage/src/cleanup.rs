@@ -20,6 +20,7 @@ use farpage_core::swap_table::{SlotKind, SlotWord};
 use farpage_core::units::PAGE_SIZE;
 
 use crate::cow;
+use crate::mremap::turn;
 use crate::numbers;
 use crate::pool::{Pool, STATES_LEN, entry_state};
 use crate::puts;
@@ -71,6 +72,7 @@ pub fn give_up(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64, state: u32
         header.recount.fetch_or(recount::GONE, Ordering::Relaxed);
     }
     watch::bury(pool, index as u16);
+    turn::bury(pool, index as u16);
     let steps = [&entry.puts, &entry.moves, &entry.objects];
     if steps.into_iter().filter(|steps| steps.bury()).count() > 0 {
         header.recount.fetch_or(recount::IN_A_STEP, Ordering::Relaxed);

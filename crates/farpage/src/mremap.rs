@@ -35,6 +35,7 @@ use crate::residency;
 use crate::sys;
 
 mod pieces;
+pub mod turn;
 mod unmanaged;
 use pieces::Refusal;
 
@@ -52,6 +53,8 @@ pub struct Remap {
     pub new_len: u64,
     pub flags: i32,
     pub new: u64,
+    /// The caller is known to be the program's only thread.
+    pub alone: bool,
 }
 
 impl Remap {
@@ -204,6 +207,7 @@ fn grow_in_place(mm: &Mm, request: Remap) -> bool {
         new_len: PAGE + request.new_len - request.old_len,
         flags: 0,
         new: 0,
+        ..request
     };
     let grown = last.kernel() == last.old as i64;
     if grown {
@@ -253,7 +257,8 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
 /// Moves a managed mapping to another place, where it is at least as large: pages by the kernel, words by us.
 ///
 /// Between these two steps a mapping that takes the place of one that other threads use (`exposed`) is the kernel's alone: a touch of what is
-/// out would find zeros. So all its content is brought in and pinned before, unless that is more than may stay.
+/// out would find zeros. So all its content is brought in and pinned before, unless that is more than may stay, or there is no other thread:
+/// three processes that each pinned as much as may stay once overran a budget by what they had pinned together.
 fn relocate(mm: &Mm, request: Remap) -> i64 {
     let old_lo = page_of(request.old);
     let old_hi = old_lo + request.old_len / PAGE;
@@ -267,14 +272,15 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     let old = old_lo..old_hi;
     let active = mm.is_active();
     let exposed = fixed && active && is_accessible(mm, request.new, request.new_len);
-    let pinned = exposed && may_stay(mm, &old);
+    let pinned = exposed && !request.alone && may_stay(mm, &old);
+    let _turn = pinned.then(|| turn::take(mm));
     if pinned {
         // Most of it while others go on.
         each_known(mm, old_lo, old_hi, |page| fault::fault(mm, page));
     }
     let alone = mm.gate.alone();
     if mm.is_active() != active {
-        // It became so meanwhile: nothing of it was brought in.
+        // It became so meanwhile: nothing of it was brought in, nor is there a turn.
         drop(alone);
         return relocate(mm, request);
     }
@@ -511,6 +517,7 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
         // Beyond the limit each page would wait for room that there is not, the last of them with the gate held alone.
         return ENOMEM;
     }
+    let _turn = active.then(|| turn::take(mm));
     if active {
         // Most of it while others go on.
         each_known(mm, lo, hi, |page| fault::fault(mm, page));

@@ -168,6 +168,8 @@ pub struct Header {
     /// index + 1).
     pub spare_cpus: AtomicU32,
     pub watching: [AtomicU32; TURNS],
+    /// The process that has memory pinned to move it (index + 1); a futex.
+    pub mover: AtomicU32,
     /// Bumped to ask every process to reclaim; a futex.
     pub reclaim_seq: AtomicU32,
     /// Pages that came back from the compressed tier, and pages that it wrote back: lately, both halved now and then.

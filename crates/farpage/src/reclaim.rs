@@ -181,8 +181,11 @@ fn cache_target(mm: &Mm) -> i64 {
     (resident / 16 / BLOCK as i64).clamp(2, 128)
 }
 
-/// Moves the evictable pages of one window out; 0 if there was none or no block is free.
+/// Moves the evictable pages of one window out; 0 if there was none, now or a moment ago, or no block is free.
 fn evict_window(mm: &Mm) -> u64 {
+    if mm.frames.are_searched() {
+        return 0;
+    }
     let Some(block) = mm.frames.take_free() else {
         return 0;
     };
@@ -191,6 +194,7 @@ fn evict_window(mm: &Mm) -> u64 {
     if moved == 0 {
         moved = evict_swept(mm, block);
     }
+    mm.frames.note_search(moved > 0);
     if moved == 0 {
         mm.frames.give_free(block);
     }

@@ -151,6 +151,7 @@ fn shrink(request: &Remap, last: u64) -> Result<(), Errno> {
         new_len: request.old_len - last,
         flags: 0,
         new: 0,
+        ..*request
     };
     sys::check(cut.kernel()).map(drop)
 }
@@ -163,6 +164,7 @@ fn move_back(request: &Remap, of: Range<u64>) -> Result<(), Errno> {
         new_len: request.old_len,
         flags: libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
         new: request.old,
+        ..*request
     };
     each_piece(request.new + of.start..request.new + of.end, |piece, _| {
         part(&back, piece.start - back.old, piece.end - back.old)

@@ -22,6 +22,8 @@ pub const FIRST_PLACE: u64 = BLOCKS as u64;
 const IDS: usize = BLOCKS + PLACES;
 /// Bytes of the read-only zero pages that fresh memory is copied from.
 const ZEROS_LEN: u64 = 64 * PAGE;
+/// So long nobody looks for what can be moved out after a thread has found nothing.
+const LOOK_AGAIN_NS: u64 = 250_000;
 const STAGING_LEN: u64 = BLOCKS as u64 * BLOCK * PAGE + PLACES as u64 * HUGE_LEN;
 
 /// One block of frames and the window of pages it was filled from.
@@ -52,6 +54,8 @@ pub struct Frames {
     pub(super) blocks: [Block; BLOCKS],
     /// Pages of the windows that threads are moving out of, at most: not counted as frames yet.
     moving: AtomicU64,
+    /// When a thread last found nothing to move out; 0: another has found something since.
+    vain_ns: AtomicU64,
     /// Tells those who wait for room of frames that were given back.
     pub released: Released,
     pub(super) scattered: Scattered,
@@ -95,6 +99,7 @@ impl Frames {
                 }
             }; BLOCKS],
             moving: AtomicU64::new(0),
+            vain_ns: AtomicU64::new(0),
             released: Released::new(),
             scattered: Scattered::new(),
             lists: Spin::new(Lists {
@@ -125,6 +130,21 @@ impl Frames {
     /// In a forked child, which finds the staging area as its parent has it; see [`Scattered::inherit`].
     pub fn inherit(&self) -> Result<(), Errno> {
         self.scattered.inherit()
+    }
+
+    /// Whether a thread has found nothing to move out just now. (32 threads of a process whose children held all of the budget each looked through
+    /// all of its pages twice in a millisecond, and left the children no CPU to store theirs.)
+    pub(super) fn are_searched(&self) -> bool {
+        let then = self.vain_ns.load(Ordering::Relaxed);
+        then != 0 && sys::now_ns().saturating_sub(then) < LOOK_AGAIN_NS
+    }
+
+    pub(super) fn note_search(&self, found: bool) {
+        if !found {
+            self.vain_ns.store(sys::now_ns(), Ordering::Relaxed);
+        } else if self.vain_ns.load(Ordering::Relaxed) != 0 {
+            self.vain_ns.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Address and length of the staging area, to be registered with the process's userfaultfd.

@@ -150,31 +150,39 @@ pub fn room_for_hint(mm: &Mm, pages: i64) -> bool {
 /// others' busy loops) lost patience with each other: they overran a budget that was being cleared. What it waits in the kernel for a
 /// device is neither, so a part of the clock's time counts in any case.
 struct Effort {
-    start: u64,
     ran: u64,
     slept: u64,
-    /// The time is at least one in so many of the clock's.
-    slowest: u64,
+    by_clock: bool,
 }
 
 /// A wait is so many times as long as it is meant to be, at most.
 const SLOWEST: u64 = 5;
+/// One in which nothing happens: on a machine with forty threads for each CPU those of the tree that have something to give, or the
+/// supervisor that gives back what the dead had, once had no turn for a second.
+const SLOWEST_IDLE: u64 = 20;
 
 impl Effort {
     /// By the clock alone: what may as well not be had; and without a supervisor, since what the dead are charged never comes back then.
-    fn begin(mm: &Mm, in_all: u64, start: u64) -> Effort {
-        let by_clock = in_all == PATIENCE_HINT_NS || !mm.header().supervisor_lives();
+    fn begin(mm: &Mm, in_all: u64) -> Effort {
         Effort {
-            start,
             ran: sys::thread_ns(),
             slept: 0,
-            slowest: if by_clock { 1 } else { SLOWEST },
+            by_clock: in_all == PATIENCE_HINT_NS || !mm.header().supervisor_lives(),
         }
     }
 
-    fn ns(&self, now: u64) -> u64 {
-        let least = (now - self.start) / self.slowest;
-        least.max(sys::thread_ns() - self.ran + self.slept)
+    /// What the thread has done since it began.
+    fn done(&self) -> u64 {
+        sys::thread_ns() - self.ran + self.slept
+    }
+
+    /// What counts of a time in which the thread has `done` so much while the clock has gone on by `clock`.
+    fn counted(&self, done: u64, clock: u64, slowest: u64) -> u64 {
+        if self.by_clock {
+            clock
+        } else {
+            done.max(clock / slowest)
+        }
     }
 
     fn sleep(&mut self, released: &Released, seen: u32) {
@@ -198,7 +206,7 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
     let released = &mm.frames.released;
     let mut seen = released.times.load(Ordering::SeqCst);
     let mut left = header.pages_left();
-    let (mut effort, mut idle_since, mut asked) = (None, 0, 0);
+    let (mut effort, mut idle_since, mut asked) = (None, [0, start], 0);
     if !mm.who.is_by_faults() {
         header.count(Counter::Allocstall, 1);
     }
@@ -211,21 +219,22 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
         let left_before = core::mem::replace(&mut left, header.pages_left());
         let now = sys::now_ns();
-        let effort = effort.get_or_insert_with(|| Effort::begin(mm, in_all, start));
-        let spent = effort.ns(now);
+        let effort = effort.get_or_insert_with(|| Effort::begin(mm, in_all));
+        let spent = effort.done();
         if done > 0 || seen != before || left != left_before {
-            idle_since = spent;
+            idle_since = [spent, now];
         }
         let is_over = if header.is_hopeless() {
             now - start > PATIENCE_OVER_NS
         } else {
-            spent > in_all
+            effort.counted(spent, now - start, SLOWEST) > in_all
         };
         let in_vain = is_over && excess() > 0;
         if done > 0 && !in_vain {
             continue;
         }
-        if in_vain || spent - idle_since > patience(mm, now) {
+        let idle = effort.counted(spent - idle_since[0], now - idle_since[1], SLOWEST_IDLE);
+        if in_vain || idle > patience(mm, now) {
             fits = false;
             break;
         }
