@@ -1,11 +1,12 @@
 """Options of `farpage run` that change no byte of a program's output: each is seen to do what its help says."""
 
 import re
+import sys
 
 from cases import read_stats, swapped_out
-from checks_test import ALL, run_words, told_with_a_fix
+from checks_test import ALL, refused, run_words, told_with_a_fix
 from common import FARPAGE, check
-from context import Skip, test
+from context import Skip, test, until
 from semantics_test import program
 
 # What io_uring_setup answers to a null pointer: its errno.
@@ -142,3 +143,23 @@ def options_stats(context):
     check(len(rows) >= 3, f"{len(rows)} lines in more than 3 seconds: {got.err[-300:]}")
     check(all(len(row) == len(rows[0]) and row[0] == "32" for row in rows), f"not of a budget of 32 MiB: {rows[:3]}")
     check(got.out.strip() == "ok fill 64", f"the program's own output: {got.out!r}")
+
+
+@test("stat-beside-a-strange-pool", ALL)
+def stat_beside_a_strange_pool(context):
+    """What only has a pool's name, or is no pool yet, is none: farpage stat died of SIGBUS."""
+    code = "import os, time; os.memfd_create('farpage-pool'); print('ready', flush=True); time.sleep(60)"
+    with context.begin([sys.executable, "-c", code]) as strange:
+        until("it has one", lambda: "ready" in strange.out.read_text(), job=strange)
+        for words in (["stat"], ["stat", strange.process.pid], ["check", strange.process.pid]):
+            got = context.plain([FARPAGE, *words])
+            check(got.code in (0, 1) and len(got.err_lines()) <= 1, f"{words}: exit code {got.code}: {got.err}")
+
+
+@test("options-stats-json-of-nothing", ALL)
+def stats_of_nothing(context):
+    """A run that is refused leaves no file for its statistics, and an old one as it is."""
+    new, old = context.directory / "new.json", context.own_file("old.json", b"{}")
+    for path in (new, old):
+        refused(context, ["--ram", "64M", "--swap", "/nonexistent/directory/file:64M", "--stats-json", path])
+    check(not new.exists() and old.read_bytes() == b"{}", "statistics of a run that was refused")

@@ -298,6 +298,35 @@ def swapoff_of_a_stopped_tree(context):
         finish(context, job)
 
 
+@test("swapoff-given-up", SUITES)
+def swapoff_given_up(context):
+    """A command that was stopped for long is given up, and another has its turn: it took the other's end for its own, and said of an area in
+    use that it was empty."""
+    with start(context, holding(context, 64)) as job:
+        tree = Tree(context, job)
+        ready(job)
+        stopped = [pid for pid in job.alive() if pid != tree.pid]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        with context.begin([FARPAGE, "swapoff", tree.path("a"), tree.pid]) as first:
+            until("the area is closed", lambda: tree.areas()["a"]["closed"])
+            first.process.send_signal(signal.SIGSTOP)
+            # What can't be done changes nothing.
+            taken = lambda: "is changing the tiers" in tree.command("swapon", "/nonexistent/directory/file:64M", tree.pid).err
+            until("it is given up", lambda: not taken())
+            with context.begin([FARPAGE, "swapoff", tree.path("b"), tree.pid]) as second:
+                until("the other area is closed", lambda: tree.areas()["b"]["closed"])
+                first.process.send_signal(signal.SIGCONT)
+                code, said = first.wait(), first.err.read_text()
+                check(code == 1 and "took this command for dead" in said, f"exit code {code}: {said}")
+                for pid in stopped:
+                    os.kill(pid, signal.SIGCONT)
+                code, said = second.wait(), second.err.read_text()
+                check(code == 0 and "b" not in tree.areas(), f"exit code {code}: {said}")
+        checked(context, tree.pid)
+        finish(context, job)
+
+
 def asks(pid):
     """Whether a command sleeps between two looks at its request: then it has been made, and signals are caught."""
     try:

@@ -67,6 +67,8 @@ def bad_specs(context):
     # It was used first all the same.
     for path in (f"{context.directory}:64M", f"{context.directory}:64M,pri=5"):
         refused(context, ["--ram", "64M", "--swap", path, "--swap", "compressed"], pattern="name it first")
+    # A new file there would lie in RAM, where a mistyped device is meant.
+    refused(context, ["--ram", "64M", "--swap", "/dev/farpage-none:64M"], pattern="there is no such device")
     refused(context, ["--ram", "64M", *["--swap", f"{context.directory}:1M"] * 9], pattern="give at most 8")
 
 

@@ -72,7 +72,13 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         on_start: Box::new(move || remarks.iter().for_each(|line| say(line))),
         on_tick: args.stats.then(ticker),
     };
-    let outcome = supervisor::run(config).map_err(run_failure)?;
+    let outcome = match supervisor::run(config) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            stats_file.iter().for_each(StatsFile::abandon);
+            return Err(run_failure(error));
+        }
+    };
     if !args.quiet {
         summary::lines(&outcome.snapshot)
             .iter()
@@ -249,10 +255,12 @@ fn ticker() -> Box<dyn FnMut(&Snapshot)> {
 struct StatsFile {
     file: File,
     path: PathBuf,
+    is_new: bool,
 }
 
 impl StatsFile {
     fn open(path: &Path) -> Result<Self, Failure> {
+        let is_new = !path.exists();
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -262,6 +270,7 @@ impl StatsFile {
             Ok(file) => Ok(Self {
                 file,
                 path: path.to_owned(),
+                is_new,
             }),
             Err(error) => {
                 let shown = path.display();
@@ -269,6 +278,13 @@ impl StatsFile {
                     "--stats-json {shown}: {error}; name a file that can be written"
                 )))
             }
+        }
+    }
+
+    /// Nothing ran: a file that was made for it would be empty, which is no JSON.
+    fn abandon(&self) {
+        if self.is_new {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 

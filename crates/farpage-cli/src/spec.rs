@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use farpage::supervisor::{AreaSpec, PathSpec};
 use farpage_core::units::parse_size;
@@ -112,11 +112,15 @@ fn positive_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Splits `PATH:SIZE`; `None` if no size follows the last colon.
+/// Splits `PATH:SIZE`; `None` if no size follows the last colon, or a number that is part of a name (`pci-0000:00:10.0-scsi-0:0:0:0`).
 fn split_size(spec: &OsStr) -> Option<(PathBuf, u64)> {
     let bytes = spec.as_bytes();
     let colon = bytes.iter().rposition(|byte| *byte == b':')?;
-    let size = parse_size(std::str::from_utf8(&bytes[colon + 1..]).ok()?).ok()?;
+    let size = std::str::from_utf8(&bytes[colon + 1..]).ok()?;
+    if size.bytes().all(|byte| byte.is_ascii_digit()) && Path::new(spec).exists() {
+        return None;
+    }
+    let size = parse_size(size).ok()?;
     Some((PathBuf::from(OsString::from_vec(bytes[..colon].to_vec())), size))
 }
 
@@ -178,6 +182,17 @@ mod tests {
         ] {
             assert!(swap(bad).is_err_and(|why| why.contains("; ")), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_number_at_the_end_of_a_name_is_no_size() {
+        let named = std::env::temp_dir().join(format!("farpage-{}-scsi-0:0:1:3", std::process::id()));
+        let (shown, without) = (named.display(), named.display().to_string().replace(":1:3", ":1"));
+        assert_eq!(swap(&shown.to_string()), path(&without, Some(3), None));
+        std::fs::write(&named, "").unwrap();
+        assert_eq!(swap(&shown.to_string()), path(&shown.to_string(), None, None));
+        assert_eq!(swap(&format!("{shown}:2M")), path(&shown.to_string(), Some(2 << 20), None));
+        std::fs::remove_file(&named).unwrap();
     }
 
     #[test]

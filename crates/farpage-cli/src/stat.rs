@@ -182,7 +182,7 @@ pub fn choose(pid: Option<i32>, trees: impl FnOnce() -> Vec<i32>) -> Result<i32,
         [only] => Ok(only),
         [] => Err(Failure::new(
             1,
-            "no tree of yours is running; start one with farpage run",
+            "no tree of yours is running that this build of farpage started; start one with farpage run",
         )),
         ref many => {
             let pids: Vec<_> = many.iter().map(i32::to_string).collect();

@@ -24,6 +24,8 @@ const DRAW: Duration = Duration::from_millis(100);
 const BAR: usize = 30;
 /// Bytes of an area's name that the pool keeps.
 const NAME_MAX: usize = 119;
+/// Bytes of the longest character, before which it may be cut.
+const CHAR_MAX: usize = 4;
 
 /// Empties an area and closes it: 0, or 1 and the area is in use as before.
 pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
@@ -167,7 +169,7 @@ fn chosen(word: &str, areas: &[(usize, String)], has_compressed: Option<bool>) -
     }
     let is_meant = |name: &str| {
         name == word
-            || (name.len() == NAME_MAX && word.starts_with(name))
+            || (name.len() > NAME_MAX - CHAR_MAX && word.starts_with(name))
             || path::absolute(word).is_ok_and(|path| path == Path::new(name))
     };
     let found: Vec<_> = areas.iter().filter(|(_, name)| is_meant(name)).collect();

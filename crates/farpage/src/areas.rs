@@ -163,6 +163,10 @@ fn look_at(path: &Path, size: Option<u64>) -> Result<Place, String> {
             "--swap {}: is neither a directory, a file nor a block device; name one of these",
             path.display()
         )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_of_devices(path) => Err(format!(
+            "--swap {}: there is no such device; check the name",
+            path.display()
+        )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match misread_size(path) {
             None => refuse_bare(path).map(|()| Place::Free),
             Some(word) => Err(format!(
@@ -172,6 +176,11 @@ fn look_at(path: &Path, size: Option<u64>) -> Result<Place, String> {
         },
         Err(error) => Err(refusal(path, "cannot be looked at", &error)),
     }
+}
+
+/// Whether a name would be one among devices, where no new file is meant: it would lie in RAM.
+fn is_of_devices(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
 /// How to mend what fails for want of descriptors.
@@ -212,7 +221,9 @@ fn unlinked_in(path: &Path) -> Result<File, String> {
                 Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)
             ) =>
         {
-            let name = path.join(format!(".farpage-{}", std::process::id()));
+            // A run of the same number, as in containers, may have been killed before it removed its name.
+            let names = (0..).map(|nth| path.join(format!(".farpage-{}-{nth}", std::process::id())));
+            let name = names.into_iter().find(|name| !name.exists()).unwrap_or_default();
             without_name(created(&name)?, &name)
         }
         Err(e) => Err(refusal(path, "cannot make an unlinked file there", &e)),

@@ -12,6 +12,7 @@
 //! while a `Pool` exists. All parts are arrays of atomics, so a shared reference to them is sound whoever writes.
 #![allow(unsafe_code)]
 
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::cluster::CLUSTER_SLOTS;
@@ -29,7 +30,6 @@ use farpage_core::workingset::Workingset;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 
 use crate::control::Control;
-use crate::numbers;
 use crate::sys::{self, Errno};
 use crate::syscalls::{MANAGED_SHIFT, MANAGED_TAG};
 use crate::watch::TURNS;
@@ -52,14 +52,25 @@ const FIFO_PLACES: u64 = 64;
 const CLUSTERS_MAX: u64 = (1 << 32) / CLUSTER_SLOTS as u64 - 1;
 /// Slots reserved for each area of a running tree, if there are so many: what a file can have that is added to it.
 const RESERVED: u64 = (256 << 30) / PAGE_SIZE as u64;
-const MAGIC: u64 = 0x6661_7270_6167_6532; // "farpage2"
+/// Of a pool that is laid out as this build has it: the words of another build's are elsewhere.
+const MAGIC: u64 = {
+    let shape = [
+        size_of::<Header>(),
+        size_of::<ProcEntry>(),
+        offset_of!(Header, counters),
+        offset_of!(Header, control),
+        offset_of!(Header, layout),
+        size_of::<Layout>(),
+    ];
+    let (mut magic, mut i) = (0x6661_7270_6167_6532u64, 0); // "farpage2"
+    while i < shape.len() {
+        magic = (magic ^ shape[i] as u64).wrapping_mul(0x0100_0000_01b3);
+        i += 1;
+    }
+    magic
+};
 /// Bytes of one process's page-state array.
 pub const STATES_LEN: u64 = MANAGED_PAGES * 8;
-
-/// While the supervisor does not come by a 64th of the budget is left free for each so many nanoseconds, up to an eighth.
-const LATE_NS: u64 = 60_000_000;
-const LATE_PART: i64 = 64;
-const LATE_STEPS: u32 = 8;
 
 /// True where an address is farpage's to manage.
 #[inline]
@@ -71,6 +82,7 @@ pub fn is_managed(addr: u64) -> bool {
 mod entry;
 pub mod entry_state;
 mod layout;
+mod limit;
 mod refusal;
 mod space;
 pub use entry::ProcEntry;
@@ -134,6 +146,8 @@ pub struct Header {
     pub budget: AtomicI64,
     /// What charged pages and zpages together may reach: budget less the unmanaged rest, set by the supervisor.
     pub limit: AtomicI64,
+    /// What was taken off it since it was last set.
+    pub lowered: AtomicI64,
     /// How often the supervisor has set it.
     pub limits_set: AtomicU32,
     /// Forks of managed processes so far.
@@ -258,11 +272,14 @@ impl Pool {
         Ok((fd, pool))
     }
 
-    /// Maps the pool behind `fd`; EINVAL where it is none.
+    /// Maps the pool behind `fd`; EINVAL where it is none, none yet, or one of another build of farpage.
     pub fn attach(fd: i32) -> Result<Pool, Errno> {
+        let len = sys::stat(fd)?.st_size as u64;
+        if len < size_of::<Header>() as u64 {
+            return Err(Errno(libc::EINVAL));
+        }
         let head = map_shared(fd, 0, size_of::<Header>() as u64, None)?;
-        // SAFETY: the mapping is at least a header long and atomics may hold any bits. A file that is too short would
-        // fault, but only descriptors inherited from our own supervisor come here.
+        // SAFETY: the file is at least a header long, and atomics may hold any bits.
         let header = unsafe { &*(head as *const Header) };
         let valid = header.magic.load(Ordering::Acquire) == MAGIC;
         let values: [u64; size_of::<Layout>() / 8] =
@@ -271,7 +288,7 @@ impl Pool {
         let layout: Layout = unsafe { core::mem::transmute(values) };
         // SAFETY: nothing refers to the short mapping any more.
         let _ = unsafe { sys::munmap(head, size_of::<Header>() as u64) };
-        if !valid {
+        if !valid || layout.common > len {
             return Err(Errno(libc::EINVAL));
         }
         Ok(Pool {
@@ -504,57 +521,10 @@ impl Header {
         self.zpool_pages() + (self.budget.load(Ordering::Relaxed) / 16).max(256)
     }
 
-    /// Called by faults, at the time they began: lowers the limit bit by bit while the supervisor, kept from running, does not see what
-    /// grows beside managed pages.
-    #[inline]
-    pub fn watch_limit(&self, now: u64) {
-        let late = now.saturating_sub(self.limit_set_ns.load(Ordering::Relaxed)) / LATE_NS;
-        let steps = self.late_steps.load(Ordering::Relaxed);
-        if late > u64::from(steps) && steps < LATE_STEPS {
-            self.limit_is_late(steps);
-        }
-    }
-
-    #[cold]
-    fn limit_is_late(&self, steps: u32) {
-        let exchange =
-            self.late_steps
-                .compare_exchange(steps, steps + 1, Ordering::Relaxed, Ordering::Relaxed);
-        if exchange.is_ok() && self.limit_set_ns.load(Ordering::Relaxed) != 0 {
-            self.lower_limit(self.budget.load(Ordering::Relaxed) / LATE_PART);
-        }
-    }
-
-    /// The supervisor's, at each look.
-    pub fn set_limit(&self, limit: i64, now: u64) {
-        self.limit_set_ns.store(now, Ordering::Relaxed);
-        self.late_steps.store(0, Ordering::Relaxed);
-        self.limit.store(limit, Ordering::Relaxed);
-        self.limits_set.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Takes pages off the limit until the supervisor sets it anew. With the supervisor gone nobody would raise it again.
-    pub fn lower_limit(&self, pages: i64) {
-        if !self.supervisor_lives() {
-            return;
-        }
-        let least = self.least_limit();
-        let lower = |limit: i64| Some((limit - pages).max(least.min(limit)));
-        let _ = self
-            .limit
-            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, lower);
-    }
-
     /// Whether the numbers of processes here are those of the caller's pid namespace.
     #[must_use]
     pub fn counts_as_we_do(&self) -> bool {
         self.pid_namespace.load(Ordering::Relaxed) == sys::pid_namespace()
-    }
-
-    /// Whether somebody looks at the tree now and then.
-    pub fn supervisor_lives(&self) -> bool {
-        let pid = self.supervisor.load(Ordering::Relaxed);
-        pid > 0 && numbers::is_there(pid)
     }
 
     /// Asks every process of the tree to reclaim.

@@ -427,6 +427,16 @@ pub unsafe fn transfer_all(fd: i32, write: bool, pieces: &mut [Piece], off: u64)
     Ok(())
 }
 
+/// What is behind a descriptor.
+pub fn stat(fd: i32) -> Result<libc::stat, Errno> {
+    // SAFETY: stat is plain data; the call fills it.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        call(libc::SYS_fstat, [fd as u64, (&raw mut stat) as u64, 0, 0, 0, 0])?;
+        Ok(stat)
+    }
+}
+
 /// Writes one line to standard error, for the failures a user must see; never allocates.
 pub fn complain(parts: &[&str]) {
     let mut buf = [0u8; 512];

@@ -39,8 +39,8 @@ pub fn describe(pool: &Pool, index: usize, file: &OpenArea) -> Result<(), Errno>
     // SAFETY: asks for the flags of a descriptor of ours.
     let flags = unsafe { libc::fcntl(raw, libc::F_GETFL) } & libc::O_DIRECT;
     let area = &pool.header().area[index];
-    let name = file.name.bytes().take(area.name.len() - 1);
-    for (byte, value) in area.name.iter().zip(name.chain(core::iter::repeat(0))) {
+    let name = &file.name[..file.name.floor_char_boundary(area.name.len() - 1)];
+    for (byte, value) in area.name.iter().zip(name.bytes().chain(core::iter::repeat(0))) {
         byte.store(value, Ordering::Relaxed);
     }
     area.descriptor.store(raw, Ordering::Relaxed);
@@ -267,11 +267,15 @@ fn hold_pool(pool: i32, number: i32) -> Result<(), Errno> {
     unsafe { sys::call(libc::SYS_dup2, [pool as u64, number as u64, 0, 0, 0, 0]) }.map(drop)
 }
 
-/// A descriptor of the area's file: by the supervisor's in /proc, or where that can't be had (no /proc here, another user) by
-/// a copy of it.
+/// A descriptor of the area's file: a copy of the supervisor's, which keeps others from the file as long as any process has it, or where that
+/// can't be had (Yama, another pid namespace) one by the supervisor's in /proc. (By that alone a device whose supervisor had been killed was
+/// anybody's: a file system was made on it, and written over.)
 fn fetch(mm: &Mm, area: &Area) -> Result<i32, Errno> {
     let supervisor = mm.header().supervisor.load(Ordering::Relaxed);
     let theirs = area.descriptor.load(Ordering::Relaxed);
+    if let Ok(copy) = copy_of(supervisor, theirs) {
+        return Ok(copy);
+    }
     let (pid, number) = (
         sys::Num::new(supervisor as u64, 10),
         sys::Num::new(theirs as u64, 10),
@@ -284,7 +288,7 @@ fn fetch(mm: &Mm, area: &Area) -> Result<i32, Errno> {
     };
     let how = libc::O_RDWR | area.flags.load(Ordering::Relaxed);
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
-    sys::open_at(directory, path, how).or_else(|why| copy_of(supervisor, theirs).map_err(|_| why))
+    sys::open_at(directory, path, how)
 }
 
 fn copy_of(pid: i32, theirs: i32) -> Result<i32, Errno> {
@@ -302,12 +306,7 @@ fn copy_of(pid: i32, theirs: i32) -> Result<i32, Errno> {
 
 /// Device and inode behind a descriptor.
 pub fn identity(fd: i32) -> Result<(u64, u64), Errno> {
-    // SAFETY: stat is plain data; the call fills it.
-    unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        sys::call(libc::SYS_fstat, [fd as u64, (&raw mut stat) as u64, 0, 0, 0, 0])?;
-        Ok((stat.st_dev, stat.st_ino))
-    }
+    sys::stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 #[cfg(test)]

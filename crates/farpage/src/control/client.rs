@@ -100,16 +100,22 @@ impl Client {
     /// Looks at the request; to be called every second or more often, or the supervisor takes the command for dead.
     #[must_use]
     pub fn look(&self) -> Progress {
-        let header = self.pool.header();
-        let control = &header.control;
+        let given_up = || Progress::Failed("the supervisor took this command for dead and gave it up".into());
+        if !self.has_the_floor() {
+            return given_up();
+        }
+        let control = &self.pool.header().control;
         control.beat.fetch_add(1, Ordering::Relaxed);
         let area = control.area.load(Ordering::Relaxed);
-        match control.phase.load(Ordering::Acquire) {
+        let now = control.phase.load(Ordering::Acquire);
+        // Between these looks another command may have got the floor: then its was looked at.
+        if !self.has_the_floor() {
+            return given_up();
+        }
+        match now {
             phase::DONE => Progress::Done { area: area as usize },
             phase::FAILED => Progress::Failed(String::from_utf8_lossy(&control.read()).into_owned()),
-            phase::IDLE => {
-                Progress::Failed("the supervisor took this command for dead and gave it up".into())
-            }
+            phase::IDLE => given_up(),
             phase if let Some(why) = self.stands_still(phase) => Progress::Failed(why),
             _ if self.supervisor_ended() => {
                 // What is left of its work nobody else would undo.
@@ -126,6 +132,11 @@ impl Client {
                 total: control.total.load(Ordering::Relaxed),
             },
         }
+    }
+
+    /// Whether the request that stands there is this command's. One that was stopped for long was given up, and took another's end for its own.
+    fn has_the_floor(&self) -> bool {
+        self.pool.header().control.client.load(Ordering::Acquire) == sys::getpid()
     }
 
     /// What the request takes away.
@@ -181,17 +192,18 @@ impl Client {
 
     /// Asks for the request to be given up; [`Self::look`] tells when it is.
     pub fn cancel(&self) {
-        self.pool.header().control.cancel.store(1, Ordering::Relaxed);
+        if self.has_the_floor() {
+            self.pool.header().control.cancel.store(1, Ordering::Relaxed);
+        }
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let control = &self.pool.header().control;
-        let mine = sys::getpid();
-        if control.client.load(Ordering::Relaxed) != mine {
+        if !self.has_the_floor() {
             return;
         }
+        let control = &self.pool.header().control;
         self.cancel();
         let now = control.phase.load(Ordering::Acquire);
         if matches!(now, phase::IDLE | phase::DONE | phase::FAILED) {
