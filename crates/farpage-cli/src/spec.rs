@@ -191,7 +191,10 @@ mod tests {
         assert_eq!(swap(&shown.to_string()), path(&without, Some(3), None));
         std::fs::write(&named, "").unwrap();
         assert_eq!(swap(&shown.to_string()), path(&shown.to_string(), None, None));
-        assert_eq!(swap(&format!("{shown}:2M")), path(&shown.to_string(), Some(2 << 20), None));
+        assert_eq!(
+            swap(&format!("{shown}:2M")),
+            path(&shown.to_string(), Some(2 << 20), None)
+        );
         std::fs::remove_file(&named).unwrap();
     }
 
