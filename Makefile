@@ -45,7 +45,7 @@ test: deps build kill-build ## unit tests, then real programs at 3 to 5 times th
 
 # What takes longest first: then the lines end at about the same time.
 FIRST := kill-points xz-9 pauses huge-sizes stress- swapoff-stress kill-
-soak: deps build kill-build programs ## the same programs, larger, and beside them the stress program and what make test has no time for (2.5 hours)
+soak: deps build kill-build programs ## the same programs, larger, and beside them the stress program and what make test has no time for (1.5 to 2.5 hours)
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/real/run.py --suite soak --lines 4 $(FIRST:%=--first %) --json build/soak.json
 
 loom: ## every interleaving of the swap core's shared words, within bounds (a minute, and the build)
