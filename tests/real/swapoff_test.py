@@ -125,7 +125,7 @@ def swapoff_runs(context):
         until("pages in the first area", lambda: tree.used("a") > 16 << 20)
         report = tree.swapoff("a")
         check("a" not in tree.areas(), "the area is still there")
-        check(not tree.holders("a"), f"descriptors are left: {tree.holders('a')}")
+        check(not tree.holders("a") and not report["held_by"], f"descriptors are left: {tree.holders('a')}, {report}")
         check(sum(report["windows"]) > 0 and report["pages_to_tiers"] > 0, f"{report}")
         checked(context, tree.pid)
         check(tree.used("b") > 16 << 20, "nothing went to the other area")
@@ -298,11 +298,23 @@ def swapoff_of_a_stopped_tree(context):
         finish(context, job)
 
 
+@test("swapoff-tells-who-holds", SUITES)
+def swapoff_tells_who_holds(context):
+    """A shell that is not managed keeps what it inherited open: the file system can't be unmounted yet, and the user is told why."""
+    with start(context, ["sh", "-c", '"$@"; true', "sh", *holding(context, 48)]) as job:
+        tree = Tree(context, job)
+        ready(job)
+        report = tree.swapoff("a")
+        holders = sorted({pid for pid, _ in tree.holders("a")})
+        check(len(holders) == 1 and report["held_by"] == holders, f"{report}; {holders} have it open")
+        finish(context, job)
+
+
 @test("swapoff-given-up", SUITES)
 def swapoff_given_up(context):
     """A command that was stopped for long is given up, and another has its turn: it took the other's end for its own, and said of an area in
     use that it was empty."""
-    with start(context, holding(context, 64)) as job:
+    with start(context, holding(context, 64), areas=("a:1G,pri=5", "b:1G,pri=5")) as job:
         tree = Tree(context, job)
         ready(job)
         stopped = [pid for pid in job.alive() if pid != tree.pid]
@@ -315,7 +327,7 @@ def swapoff_given_up(context):
             taken = lambda: "is changing the tiers" in tree.command("swapon", "/nonexistent/directory/file:64M", tree.pid).err
             until("it is given up", lambda: not taken())
             with context.begin([FARPAGE, "swapoff", tree.path("b"), tree.pid]) as second:
-                until("the other area is closed", lambda: tree.areas()["b"]["closed"])
+                until("the other area is closed", lambda: tree.areas()["b"]["closed"], job=second)
                 first.process.send_signal(signal.SIGCONT)
                 code, said = first.wait(), first.err.read_text()
                 check(code == 1 and "took this command for dead" in said, f"exit code {code}: {said}")

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{self, Path};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     let tier = chosen(&args.area, &areas, control::has_compressed(&pool)).map_err(failed)?;
     let window = window(args)?;
     let before = Figures::of(&pool);
+    let file = file_of(&pool, tier);
     let start = Instant::now();
     let request = Request::Swapoff {
         tier,
@@ -50,8 +52,9 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
         .iter()
         .find(|(index, _)| Tier::Area(*index) == tier)
         .map_or("compressed", |(_, name)| name);
+    let held_by = file.map_or_else(Vec::new, |file| trees::holders(&pool, file));
     if args.json {
-        let _ = print(&as_json(args, tree, name, elapsed, &done).to_string());
+        let _ = print(&as_json(args, tree, name, elapsed, &done, &held_by).to_string());
     } else {
         say(&format!(
             "{name}: emptied and closed in {:.1} s: {} to RAM, {} to other tiers",
@@ -59,8 +62,25 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
             format_size(done.to_ram * PAGE_SIZE as u64),
             format_size(done.to_tiers * PAGE_SIZE as u64)
         ));
+        if !held_by.is_empty() {
+            let pids: Vec<_> = held_by.iter().map(i32::to_string).collect();
+            say(&format!(
+                "{name}: still open in processes that use none of it and let go when they end or need memory: {}",
+                pids.join(" ")
+            ));
+        }
     }
     Ok(0)
+}
+
+/// Device and inode of a tier's file.
+fn file_of(pool: &Pool, tier: Tier) -> Option<(u64, u64)> {
+    let area = match tier {
+        Tier::Area(index) => &pool.header().area[index],
+        Tier::Compressed => return None,
+    };
+    let (device, inode) = (area.dev.load(Ordering::Relaxed), area.ino.load(Ordering::Acquire));
+    (inode != 0).then_some((device, inode))
 }
 
 /// Adds an area: 0, or 1 and nothing has changed.
@@ -79,10 +99,7 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
         ..spec.clone()
     });
     let area = carry_out(pool, &request)?;
-    let bytes = pool.header().area[area]
-        .blocks
-        .load(std::sync::atomic::Ordering::Relaxed)
-        * PAGE_SIZE as u64;
+    let bytes = pool.header().area[area].blocks.load(Ordering::Relaxed) * PAGE_SIZE as u64;
     say(&format!(
         "{}: in use as area {}, {}",
         path.display(),
@@ -285,7 +302,14 @@ impl Figures {
     }
 }
 
-fn as_json(args: &SwapoffArgs, tree: i32, name: &str, elapsed: Duration, done: &Figures) -> Value {
+fn as_json(
+    args: &SwapoffArgs,
+    tree: i32,
+    name: &str,
+    elapsed: Duration,
+    done: &Figures,
+    held_by: &[i32],
+) -> Value {
     let order = format!("{:?}", args.order).to_lowercase();
     let window = match args.window {
         Some(WindowArg::Fixed(pages)) => json!(pages),
@@ -303,6 +327,7 @@ fn as_json(args: &SwapoffArgs, tree: i32, name: &str, elapsed: Duration, done: &
         "pages_to_ram": done.to_ram,
         "pages_to_tiers": done.to_tiers,
         "windows": done.windows,
+        "held_by": held_by,
     })
 }
 
@@ -395,7 +420,7 @@ mod tests {
             to_tiers: 4,
             windows: vec![0, 7],
         };
-        let value = as_json(&args, 9, "/a", Duration::from_micros(2), &done);
+        let value = as_json(&args, 9, "/a", Duration::from_micros(2), &done, &[]);
         assert_eq!((&value["order"], &value["window"]), (&json!("vma"), &json!(8)));
         assert_eq!(
             (&value["windows"][1], &value["elapsed_ns"]),

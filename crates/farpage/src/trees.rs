@@ -70,11 +70,30 @@ pub fn supervisor_of(pid: i32) -> Option<i32> {
 }
 
 fn names(pool: &Pool, pid: i32) -> bool {
-    let mut live = pool
-        .processes()
-        .iter()
-        .filter(|entry| entry.state.load(Ordering::Acquire) == entry_state::LIVE);
-    pool.header().counts_as_we_do() && live.any(|entry| entry.pid.load(Ordering::Relaxed) == pid)
+    members(pool).any(|member| member == pid)
+}
+
+/// The processes of a tree; none where they are counted in another pid namespace.
+fn members(pool: &Pool) -> impl Iterator<Item = i32> {
+    let is_ours = pool.header().counts_as_we_do();
+    let entries = pool.processes().iter().filter(move |_| is_ours);
+    entries
+        .filter(|entry| entry.state.load(Ordering::Acquire) == entry_state::LIVE)
+        .map(|entry| entry.pid.load(Ordering::Relaxed))
+}
+
+/// Processes of a tree that have a file open, by its device and inode.
+#[must_use]
+pub fn holders(pool: &Pool, file: (u64, u64)) -> Vec<i32> {
+    let has_it = |pid: &i32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        open.filter_map(|entry| fs::metadata(entry.path()).ok())
+            .any(|found| (found.dev(), found.ino()) == file)
+    };
+    members(pool).filter(has_it).collect()
 }
 
 /// Opens the pool of the tree of a supervisor, which may have ended: then as another process of the tree has it.
