@@ -17,7 +17,7 @@ use crate::births;
 use crate::engine_stack;
 use crate::file_limit;
 use crate::in_flight;
-use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode};
+use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode, page_of};
 use crate::pool::{MANAGED_PAGES, flag};
 use crate::proc_dirs::{self, has_io_uring};
 use crate::reclaim;
@@ -152,14 +152,14 @@ pub fn was_given_back_lately() -> bool {
 
 fn take_memory_over(mm: &Mm) -> Result<(), Step> {
     let pagemap = open_pagemap().map_err(|e| ("opening /proc/thread-self/pagemap", e))?;
-    let adopted = register_all(mm)
-        .map_err(|e| ("registering memory", e))
-        .and_then(|()| {
-            kill_point!("activate-registered");
-            for_each_range(mm, |lo, hi| adopt_present(mm, pagemap, lo, hi))
-                .map_err(|e| ("reading /proc/thread-self/pagemap", e))
-        });
+    // Nothing but what is registered: pages of a private file mapping, too, are anonymous once they are written. They were taken for ours,
+    // left, and their next touch was answered with zeros.
+    let adopted = register_all(mm, |lo, hi| {
+        kill_point!("activate-registered");
+        adopt_present(mm, pagemap, lo, hi)
+    });
     sys::close(pagemap);
+    let adopted = adopted.map_err(|e| ("registering memory, or reading /proc/thread-self/pagemap,", e));
     adopted?;
     advice::adopt(mm, 0, MANAGED_PAGES).map_err(|e| ("reading /proc/thread-self/smaps", e))?;
     in_flight::pin(mm);
@@ -182,12 +182,12 @@ pub fn open_userfaultfd(mm: &Mm) -> Result<(), Errno> {
     };
     let features = uffd::FEATURE_MOVE | delivery;
     let opened = uffd::open(by_thread, features)?;
-    sys::move_fd(opened, mm.fd(fd::UFFD), true)
+    sys::move_fd(opened, mm.fd(fd::UFFD))
 }
 
-/// Registers every managed mapping and the staging area. Mappings of files over managed addresses can't be registered
-/// and need not be.
-pub fn register_all(mm: &Mm) -> Result<(), Errno> {
+/// Registers every managed mapping and the staging area, and calls `then` with the pages of each mapping that was. Mappings of files over
+/// managed addresses can't be registered and need not be.
+pub fn register_all(mm: &Mm, mut then: impl FnMut(u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
     let (staging, len) = mm.frames.staging();
     mm.register(staging, len)?;
     let foreign = mm.foreign.load(Ordering::Relaxed) != 0;
@@ -195,12 +195,17 @@ pub fn register_all(mm: &Mm) -> Result<(), Errno> {
         let (addr, len) = (address(lo), (hi - lo) * PAGE);
         // SAFETY: advice only; uniform flags let the kernel merge the mappings, and MOVE can't cross mappings.
         let _ = unsafe { sys::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
-        if foreign {
-            return register_parts(mm, addr, addr + len);
+        if !foreign {
+            keep_dumped(addr, len);
+            if mm.register(addr, len).is_ok() {
+                return then(lo, hi);
+            }
         }
-        keep_dumped(addr, len);
-        mm.register(addr, len)
-            .or_else(|_| register_parts(mm, addr, addr + len))
+        each_plain_part(addr, addr + len, |from, to| {
+            keep_dumped(from, to - from);
+            mm.register(from, to - from)?;
+            then(page_of(from), page_of(to))
+        })
     })
 }
 
@@ -222,13 +227,8 @@ pub fn adopt(mm: &Mm, lo: u64, hi: u64) -> Result<(), Errno> {
 /// Whether all of a range is mapped as private anonymous memory.
 pub fn is_plain(start: u64, end: u64) -> Result<bool, Errno> {
     let mut plain = 0;
-    crate::maps::each_mapping(|mapping| {
-        let (from, to) = (mapping.start.max(start), mapping.end.min(end));
-        plain += if from < to && mapping.private_anonymous {
-            to - from
-        } else {
-            0
-        };
+    each_plain_part(start, end, |from, to| {
+        plain += to - from;
         Ok(())
     })?;
     Ok(plain == end - start)
@@ -236,11 +236,22 @@ pub fn is_plain(start: u64, end: u64) -> Result<bool, Errno> {
 
 /// Registers what can be registered of a range in which the program has mapped something else in places.
 pub fn register_parts(mm: &Mm, start: u64, end: u64) -> Result<(), Errno> {
+    each_plain_part(start, end, |from, to| {
+        keep_dumped(from, to - from);
+        mm.register(from, to - from)
+    })
+}
+
+/// Calls `f` with each part of a range that is mapped as private anonymous memory.
+pub fn each_plain_part(
+    start: u64,
+    end: u64,
+    mut f: impl FnMut(u64, u64) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     crate::maps::each_mapping(|mapping| {
-        let (lo, hi) = (mapping.start.max(start), mapping.end.min(end));
-        if lo < hi && mapping.private_anonymous {
-            keep_dumped(lo, hi - lo);
-            mm.register(lo, hi - lo)?;
+        let (from, to) = (mapping.start.max(start), mapping.end.min(end));
+        if from < to && mapping.private_anonymous {
+            f(from, to)?;
         }
         Ok(())
     })
@@ -261,7 +272,8 @@ fn for_each_range(mm: &Mm, mut f: impl FnMut(u64, u64) -> Result<(), Errno>) -> 
     Ok(())
 }
 
-/// Pages of a range that are there without farpage's doing (touched while dormant) become resident pages in the books.
+/// Pages of a range of private anonymous memory that are there without farpage's doing (touched while dormant) become resident pages in the
+/// books. Those of the kernel's huge page of zeros, too, which it lists as a file's: their first write tells nobody.
 fn adopt_present(mm: &Mm, pagemap: i32, lo: u64, hi: u64) -> Result<(), Errno> {
     let mut page = lo;
     while page < hi {
@@ -283,7 +295,7 @@ fn next_present(pagemap: i32, lo: u64, hi: u64) -> u64 {
     }
     match scan_range(pagemap, address(lo)..address(hi), 0, PRESENT | SWAPPED) {
         Some((0, _)) => hi,
-        Some((start, _)) => crate::mm::page_of(start),
+        Some((start, _)) => page_of(start),
         None => lo,
     }
 }
@@ -297,14 +309,13 @@ pub fn open_pagemap() -> Result<i32, Errno> {
 fn adopt_chunk(mm: &Mm, fd: i32, lo: u64, hi: u64) -> Result<bool, Errno> {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
-    const FILE: u64 = 1 << 61;
     let mut entries = [0u64; CHUNK_PAGES as usize];
     let bytes = (hi - lo) * 8;
     // SAFETY: the buffer holds CHUNK_PAGES entries, and a chunk has no more pages.
     unsafe { sys::pread_all(fd, entries.as_mut_ptr() as u64, bytes, address(lo) / PAGE * 8)? };
     let mut present = 0;
     for (i, entry) in entries[..(hi - lo) as usize].iter().enumerate() {
-        if entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0 {
+        if entry & (PRESENT | SWAPPED) != 0 {
             let word = mm.word(lo + i as u64);
             let before = PageState(word.load(Ordering::Relaxed));
             if before.kind() == Kind::Untouched {

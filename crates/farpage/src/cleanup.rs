@@ -191,7 +191,7 @@ fn holds_any(pool: &Pool, pool_fd: i32, owner: u16) -> bool {
     found
 }
 
-/// How long the copy of an object is waited for, in nanoseconds.
+/// How long others are waited for that have to do with an object, in nanoseconds.
 const COPY_NS: u64 = 1_000_000_000;
 
 /// Frees the compressed objects that only `owner` knew of: of slots it left busy, and of slots whose content it had just written
@@ -200,15 +200,23 @@ fn free_objects(pool: &Pool, owner: u16) {
     let (table, zpool, slots) = (pool.swap_table(), pool.zpool(), pool.slots());
     let end_ns = sys::now_ns() + COPY_NS;
     for (handle, slot) in (0..zpool.zpages()).flat_map(|zpage| zpool.objects(zpage)) {
-        let word = table.load(slot);
         let cluster = slots.cluster_word(slot / CLUSTER_SLOTS as u32);
+        let is_held = || cluster.holder() == Some(owner);
+        let mut word = table.load(slot);
+        // Somebody living puts a slot that the dead process had just written back: its object is left over once that is done.
+        while word.kind() == SlotKind::Busy
+            && word.owner() != Some(owner)
+            && is_held()
+            && sys::now_ns() < end_ns
+        {
+            pool.header().nap(1000);
+            word = table.load(slot);
+        }
         let left_over = match word.kind() {
             SlotKind::Busy => {
                 word.owner() == Some(owner) && is_let_go(pool, slot / CLUSTER_SLOTS as u32, end_ns)
             }
-            SlotKind::Device | SlotKind::Moved | SlotKind::Released | SlotKind::Free => {
-                cluster.holder() == Some(owner)
-            }
+            SlotKind::Device | SlotKind::Moved | SlotKind::Released | SlotKind::Free => is_held(),
             SlotKind::Compressed | SlotKind::Invalid => false,
         };
         // Looked at again: whoever gave the slot up meanwhile has freed the object before. While the dead process holds the

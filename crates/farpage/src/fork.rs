@@ -281,7 +281,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
     kill_point!("fork-mapped");
     activate::open_userfaultfd(mm)?;
     mm.places.reopen(mm);
-    activate::register_all(mm)?;
+    activate::register_all(mm, |_, _| Ok(()))?;
     kill_point!("fork-registered");
     cow::after_clone(mm);
     tier_files::inherit(mm, errand::LENT.load(Ordering::Relaxed) != 0)?;

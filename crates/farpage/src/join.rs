@@ -78,13 +78,16 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     if mm::init(pool, index as u32).is_err() {
         return;
     }
-    reserve_descriptors(pool_fd);
     // Before there is another thread, which would inherit what the kernel has blocked, and could be answered no fault.
     sigmask::adopt();
     // A filter from before an exec traps calls on managed memory from the first one on: an image that stayed dormant would
     // have no handler for them and die of SIGSYS (a pipeline once did, when its shell had become active before it
     // started the next program).
     let inherited = crate::trap::is_inherited(mm::mm());
+    // Such a filter lets calls from the stub alone change our descriptors.
+    if !inherited || crate::signals::take().is_ok() {
+        reserve_descriptors(pool_fd);
+    }
     if inherited || pool.header().has(flag::EAGER) {
         activate::activate();
     }
@@ -93,16 +96,11 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     }
 }
 
-/// exec has closed what the image before had opened for itself: those numbers hold the pool until this image has its own.
+/// Where the image before had what it had opened for itself the pool is until this image has its own.
 fn reserve_descriptors(pool_fd: i32) {
     for number in fd::OWN.map(|which| mm::mm().fd(which)) {
-        // SAFETY: asks about a number of ours, and fills it only if it is free.
-        unsafe {
-            let known = sys::raw(libc::SYS_fcntl, [number as u64, libc::F_GETFD as u64, 0, 0, 0, 0]);
-            if known < 0 {
-                sys::raw(libc::SYS_dup2, [pool_fd as u64, number as u64, 0, 0, 0, 0]);
-            }
-        }
+        // SAFETY: the number is the engine's own.
+        unsafe { sys::raw(libc::SYS_dup3, [pool_fd as u64, number as u64, 0, 0, 0, 0]) };
     }
 }
 

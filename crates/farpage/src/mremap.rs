@@ -247,7 +247,7 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
     }
     mm.top_page.fetch_max(hi, Ordering::Relaxed);
     let adopted = || activate::adopt(mm, lo, hi).and_then(|()| advice::adopt(mm, lo, hi));
-    if mm.is_active() && adopted().is_err() {
+    if !mm.is_active() || adopted().is_err() {
         mm.foreign.store(1, Ordering::Relaxed);
     }
     mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
@@ -348,8 +348,8 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
             register_again(mm, old_lo, old_hi, is_foreign);
         }
         register_again(mm, new_lo, new_hi, is_foreign);
-        if exposed && !is_foreign {
-            note_touched_early(mm, new_lo, new_hi);
+        if exposed {
+            note_touched_early(mm, new_lo, new_hi, is_foreign);
         }
     }
     mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
@@ -390,7 +390,21 @@ fn may_stay(mm: &Mm, pages: &Range<u64>) -> bool {
 
 /// Pages `lo..hi` were touched, perhaps, before they were registered: what the kernel has mapped of fresh memory is in the books from now
 /// on. Where it has put zeros in place of what is swapped, somebody may have seen them.
-fn note_touched_early(mm: &Mm, lo: u64, hi: u64) {
+fn note_touched_early(mm: &Mm, lo: u64, hi: u64, is_foreign: bool) {
+    if !is_foreign {
+        return note_present(mm, lo, hi);
+    }
+    // What else is mapped there is not in the books.
+    let noted = activate::each_plain_part(address(lo), address(hi), |from, to| {
+        note_present(mm, page_of(from), page_of(to));
+        Ok(())
+    });
+    if noted.is_err() {
+        seen_early();
+    }
+}
+
+fn note_present(mm: &Mm, lo: u64, hi: u64) {
     for from in (lo..hi).step_by(WINDOW) {
         let there = try_presence(address(from), (hi - from).min(WINDOW as u64));
         for page in bits(there.unwrap_or_else(|_| seen_early())).map(|i| from + i) {

@@ -199,12 +199,11 @@ pub fn close(fd: i32) {
 }
 
 /// Moves `fd` to the number `to` (replacing what was there); `cloexec` as given.
-pub fn move_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
+pub fn move_fd(fd: i32, to: i32) -> Result<(), Errno> {
     if fd == to {
         return Ok(());
     }
-    let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
-    let args = [fd as u64, to as u64, flags as u64, 0, 0, 0];
+    let args = [fd as u64, to as u64, 0, 0, 0, 0];
     // SAFETY: both numbers are the engine's own descriptors.
     let moved = match unsafe { call(libc::SYS_dup3, args) } {
         // The program may have lowered the limit of open files since the numbers were chosen.
