@@ -295,8 +295,43 @@ static void mixed_contexts(void)
 	CHECK_EQ("the mask as before", 0, pthread_sigmask(SIG_SETMASK, &before, NULL));
 }
 
+static volatile size_t deepest;
+
+static void deep_handler(int signal)
+{
+	volatile char room[MIB];
+	for (size_t below = 1; below < MIB; below += PAGE)
+		room[MIB - below] = (char)signal;
+	deepest = sizeof room;
+}
+
+/* Handlers that use as much stack as their thread has, above a call that waits, and by SA_ONSTACK in a thread without an alternate stack. */
+static void deep_handlers(void)
+{
+	int ends[2];
+	char *place = cold_alloc(PAGE);
+	memset(place, 1, PAGE);
+	CHECK_OK("pipe", pipe(ends));
+	for (int flags = 0; flags <= SA_ONSTACK; flags += SA_ONSTACK) {
+		struct sigaction action = {.sa_handler = deep_handler, .sa_flags = flags};
+		CHECK_OK("sigaction", sigaction(SIGALRM, &action, NULL));
+		deepest = 0;
+		chill();
+		ualarm(200000, 0);
+		CHECK_ERR("a read that a handler interrupts", EINTR, read(ends[0], place, PAGE));
+		CHECK_EQ("how deep it was", MIB, deepest);
+		deepest = 0;
+		raise(SIGALRM);
+		CHECK_EQ("how deep it was when raised", MIB, deepest);
+	}
+	signal(SIGALRM, SIG_DFL);
+	close(ends[0]);
+	close(ends[1]);
+}
+
 int main(int argc, char **argv)
 {
-	static const struct group groups[] = {{"mixed_contexts", mixed_contexts}, {"managed_stacks", managed_stacks}, {"spawns", spawns}, {"small_stacks", small_stacks}};
+	static const struct group groups[] = {{"mixed_contexts", mixed_contexts}, {"managed_stacks", managed_stacks}, {"spawns", spawns},
+					      {"small_stacks", small_stacks}, {"deep_handlers", deep_handlers}};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

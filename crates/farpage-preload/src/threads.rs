@@ -2,7 +2,7 @@
 //! memory) can't be delivered there. Stacks the program supplies itself: [`crate::placed`].
 
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use farpage::activate::activate;
 use farpage::births;
@@ -18,9 +18,10 @@ use crate::internal;
 use crate::placed::{self, Stack};
 use crate::real::call_real;
 
-/// In bytes, with a page that guards it. Handlers of the program's that ask for an alternate stack run here too, and expect a
-/// roomy one.
-const STACK_LEN: u64 = 256 << 10;
+/// In bytes, with a page that guards it. Handlers of the program's run here too, above a call that they interrupt, and where they ask for an
+/// alternate stack and their thread has none: as roomy as a thread's own stack is, where address space is not limited (ulimit -v).
+const STACK_LEN: u64 = 8 << 20;
+const STACK_LEN_LIMITED: u64 = 256 << 10;
 /// The most rounds of destructors that libc runs (limits.h).
 const PTHREAD_DESTRUCTOR_ITERATIONS: u64 = 4;
 /// Finished threads' stacks kept for the next ones.
@@ -32,6 +33,8 @@ unsafe extern "C" {
     fn farpage_thread_belief() -> *mut Belief;
 }
 
+/// Which of them, chosen with the first stack.
+static CHOSEN_LEN: AtomicU64 = AtomicU64::new(0);
 static SPARE: [AtomicUsize; SPARE_MAX] = [const { AtomicUsize::new(0) }; SPARE_MAX];
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 /// Ranges to keep in RAM that were named while the process was dormant: pairs of address and length.
@@ -98,8 +101,21 @@ fn within(stack: *mut c_void) -> libc::stack_t {
             stack.wrapping_byte_add(PAGE as usize)
         },
         ss_flags: if none { libc::SS_DISABLE } else { 0 },
-        ss_size: if none { 0 } else { (STACK_LEN - PAGE) as usize },
+        ss_size: if none { 0 } else { (stack_len() - PAGE) as usize },
     }
+}
+
+fn stack_len() -> u64 {
+    let chosen = CHOSEN_LEN.load(Ordering::Relaxed);
+    if chosen != 0 {
+        return chosen;
+    }
+    let is_limited = sys::soft_limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY;
+    let len = if is_limited { STACK_LEN_LIMITED } else { STACK_LEN };
+    // The first to choose chooses for all.
+    CHOSEN_LEN
+        .compare_exchange(0, len, Ordering::Relaxed, Ordering::Relaxed)
+        .map_or_else(|chosen| chosen, |_| len)
 }
 
 fn take_stack() -> u64 {
@@ -107,7 +123,7 @@ fn take_stack() -> u64 {
         .iter()
         .map(|slot| slot.swap(0, Ordering::Acquire))
         .find(|&stack| stack != 0);
-    spare.map_or_else(|| sys::engine_stack(STACK_LEN).unwrap_or(0), |stack| stack as u64)
+    spare.map_or_else(|| sys::engine_stack(stack_len()).unwrap_or(0), |stack| stack as u64)
 }
 
 /// The destructor of this library's key. libc runs destructors in rounds while they set values again; those of the program
@@ -141,7 +157,7 @@ fn give_back(stack: *mut c_void) {
     };
     if SPARE.iter().find(free).is_none() {
         // SAFETY: the stack is ours and unused.
-        let _ = unsafe { sys::munmap(stack as u64, STACK_LEN) };
+        let _ = unsafe { sys::munmap(stack as u64, stack_len()) };
     }
 }
 

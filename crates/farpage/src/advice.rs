@@ -68,6 +68,7 @@ pub fn madvise(addr: u64, len: u64, advice: i32) -> i64 {
         libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
             past_holes(prefetch(mm, lo, hi, advice))
         }
+        libc::MADV_COLD | libc::MADV_PAGEOUT if is_locked(lo, hi) => EINVAL,
         libc::MADV_COLD | libc::MADV_PAGEOUT => past_holes(page_out(mm, lo, hi)),
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             heirs::advise(mm, lo, hi, advice, || kernel(addr, len, advice))
