@@ -588,6 +588,40 @@ static void read_only_meanwhile(void)
 	munmap(p, len);
 }
 
+/* Lengths that no buffer has: the kernel refuses them, and these were cut to what it takes at most. */
+static void too_long(void)
+{
+	static const size_t lengths[] = {SIZE_MAX, SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 1 + PAGE};
+	char *p = map_anon(MIB);
+	int zero = open("/dev/zero", O_RDWR | O_CLOEXEC), fd = temp_file(), ends[2];
+	fill(p, MIB, 61);
+	for (size_t i = 0; i < NELEM(lengths); i++) {
+		/* Hidden from the compiler, which knows better. */
+		size_t len = (size_t)opaque((void *)lengths[i]);
+		if (i % 2)
+			chill();
+		CHECK_ERR("read", EFAULT, read(zero, p, len));
+		CHECK_ERR("pread", EFAULT, pread(zero, p, len, 0));
+		CHECK_ERR("write", EFAULT, write(fd, p, len));
+		CHECK_ERR("pwrite", EFAULT, pwrite(fd, p, len, PAGE));
+		CHECK_ERR("read by its number", EFAULT, syscall(SYS_read, zero, p, len));
+		CHECK_ERR("read of no descriptor", EBADF, read(-1, p, len));
+	}
+	CHECK_FILL("memory that no call has written", p, MIB, 61);
+	CHECK_EQ("the file is as it was", 0, lseek(fd, 0, SEEK_END));
+	/* A socket's are cut. */
+	CHECK_OK("socketpair", socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
+	CHECK_EQ("send", 3, send(ends[0], "abc", 3, 0));
+	chill();
+	CHECK_EQ("recv", 3, recv(ends[1], p, (size_t)opaque((void *)SIZE_MAX), 0));
+	CHECK_MEM("what came", "abc", p, 3);
+	close(ends[0]);
+	close(ends[1]);
+	close(zero);
+	close(fd);
+	munmap(p, MIB);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
@@ -602,7 +636,7 @@ int main(int argc, char **argv)
 		{"hole", hole},
 		{"stdio", stdio},
 		{"submitted", submitted},
-		{"read_only_meanwhile", read_only_meanwhile},
+		{"read_only_meanwhile", read_only_meanwhile}, {"too_long", too_long},
 		{"file_limit", file_limit},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));

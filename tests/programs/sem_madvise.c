@@ -426,6 +426,9 @@ static void lock(void)
 	CHECK_FILL("content", p, LEN, 90);
 	CHECK_OK("munlock", munlock(p + 3 * PAGE, len));
 	CHECK_OK("mlock2 ONFAULT", mlock2(p + 30 * PAGE, len, MLOCK_ONFAULT));
+	/* It once locked the memory. */
+	CHECK_ERR("mlock2 with a flag that there is not", EINVAL, mlock2(p, len, MLOCK_ONFAULT | 8));
+	CHECK_ERR("the same by its number", EINVAL, syscall(SYS_mlock2, p, len, 8));
 	chill_around();
 	CHECK_FILL("content", p, LEN, 90);
 	CHECK_OK("munmap of locked memory", munmap(p + 30 * PAGE, PAGE));

@@ -6,7 +6,6 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -325,45 +324,6 @@ static void waiting(void)
 	signal(SIGUSR1, SIG_DFL);
 }
 
-static sigjmp_buf jump;
-
-static void jump_out(int signo)
-{
-	(void)signo;
-	siglongjmp(jump, 1);
-}
-
-/* A handler that jumps out of a read() which waits, into a cold buffer, or one that is in RAM: the buffer must stay an ordinary one. */
-static void jump_out_of_read(void)
-{
-	int fds[2];
-	CHECK_OK("pipe", pipe(fds));
-	struct sigaction act = {.sa_handler = jump_out}, old;
-	sigaction(SIGALRM, &act, &old);
-	for (volatile int i = 0; i < 12; i++) {
-		char *volatile p = must_malloc(MIB);
-		fill(p, MIB, (uint64_t)i);
-		if (i & 1)
-			chill_around();
-		if (sigsetjmp(jump, 1) == 0) {
-			struct itimerval once = {{0, 0}, {0, 5000}};
-			setitimer(ITIMER_REAL, &once, NULL);
-			ssize_t n = read(fds[0], p, i & 1 ? MIB : 4 * PAGE);
-			CHECK_EQ("read must be left by a jump", -2, n);
-		}
-		CHECK_FILL("buffer after the jump", p, MIB, (uint64_t)i);
-		chill_around();
-		CHECK_FILL("buffer after the jump and chill", p, MIB, (uint64_t)i);
-		CHECK_EQ("write", 3, write(fds[1], "abc", 3));
-		CHECK_EQ("read into the buffer later", 3, read(fds[0], p, MIB));
-		CHECK_MEM("its content", "abc", p, 3);
-		free(p);
-	}
-	sigaction(SIGALRM, &old, NULL);
-	close(fds[0]);
-	close(fds[1]);
-}
-
 static int tick_fd;
 
 static void tick(int signo)
@@ -621,7 +581,7 @@ int main(int argc, char **argv)
 		{"bus_error", bus_error}, {"wild", wild},	  {"full_mask", full_mask},
 		{"thread_mask", thread_mask},
 		{"full_handler_mask", full_handler_mask},	  {"waiting", waiting},
-		{"jump_out_of_read", jump_out_of_read},		  {"interrupted", interrupted},
+		{"interrupted", interrupted},
 		{"directed", directed},	{"legacy", legacy},	  {"own_filter", own_filter},
 		{"contexts", contexts},
 	};

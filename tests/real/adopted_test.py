@@ -13,7 +13,7 @@ from semantics_test import failures, program
 def adopted(context):
     """Private pages of files in the place of managed memory were taken for ours when they had been written before the process was managed: what
     came back was zeros, or the program was stopped. Memory that had only been read was never ours, and never left."""
-    got = context.budget_run(48, [program("adopted"), 96], timeout_s=120, env={"EXPECT_COLD": "1"})
+    got = context.budget_run(80, [program("adopted"), 160], timeout_s=120, env={"EXPECT_COLD": "1"})
     check(got.code == 0 and "ok adopted" in got.out, failures(got))
     check(got.stats["limit_overrun"] == 0, f"{got.stats['limit_overrun']} overruns")
 
@@ -24,8 +24,10 @@ def java_grows(context):
     require(("java", "javac"))
     compile_java()
     heap = ["-Xms8m", "-Xmx600m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"]
-    got = context.budget_run(144, ["java", *heap, "-cp", INPUTS, "Big", 200], timeout_s=150)
-    check(got.code == 0, failures(got))
+    words = ["java", *heap, "-cp", INPUTS, "Big", 200]
+    truth = context.plain(words, timeout_s=60)
+    got = context.budget_run(144, words, timeout_s=150)
+    check(got.code == 0 and got.out == truth.out, failures(got))
 
 
 # Fills its budget, then starts a program that is not managed.

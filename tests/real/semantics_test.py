@@ -11,7 +11,7 @@ from common import FARPAGE, TESTS, WORK, Skip, check
 from context import REGISTRY, Test, last_words, test
 
 SEMANTICS = (
-    "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_sigmem sem_fork sem_atfork sem_exec sem_syscalls "
+    "sem_malloc sem_mmap sem_mremap sem_protect sem_madvise sem_signals sem_jumps sem_sigmem sem_fork sem_atfork sem_exec sem_syscalls "
     "sem_files sem_task sem_ipc sem_remote sem_sockets sem_wait sem_bigio sem_threads sem_ends sem_cancel sem_stacks sem_vfork "
     "sem_descriptors"
 ).split()
@@ -26,6 +26,7 @@ SIZES = {
     "sem_protect": (40, 32),
     "sem_madvise": (20, 16),
     "sem_signals": (24, 16),
+    "sem_jumps": (24, 16),
     "sem_sigmem": (40, 32),
     "sem_fork": (64, 16),
     "sem_atfork": (24, 16),
@@ -249,6 +250,20 @@ def deepbound(context):
         got = context.budget_run(budget, [program("deepbound"), 48], timeout_s=60, extra=extra)
         check(got.code == 0 and "ok deepbound" in got.out, f"{budget} MiB: {failures(got)}")
     check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
+@test("hooked", ("quick", "soak", "user"), per_delivery=True)
+def hooked(context):
+    """A library of the user's own in LD_PRELOAD sees the calls that it takes over, small or managed: where a buffer was in RAM the call was made
+    without it, and exec always was."""
+    library = program("hooked.so")
+    words = ["/usr/bin/env", f"LD_PRELOAD={library}", f"HOOKED_PRELOAD={library}"]
+    for budget, extra, env in ((512, [], {}), (24, ["--eager"], {"EXPECT_COLD": "1"})):
+        got = context.budget_run(budget, [*words, program("hooked"), 16], timeout_s=120, extra=extra, env=env)
+        check(got.code == 0 and "ok hooked" in got.out, f"{budget} MiB: {failures(got)}")
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
+    got = context.plain([*words, program("hooked"), 16], timeout_s=60)
+    check(got.code == 0 and "ok hooked" in got.out, f"without farpage: {failures(got)}")
 
 
 @test("libc-helpers", per_delivery=True)

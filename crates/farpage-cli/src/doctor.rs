@@ -7,6 +7,7 @@ mod swap;
 use std::fs;
 use std::io;
 
+use farpage::join::layout;
 use farpage::pool::{MANAGED_BASE, MANAGED_LEN};
 use farpage::supervisor;
 use farpage::sys::kernel_version;
@@ -98,6 +99,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
     checks.extend(NEEDS.iter().map(needed));
     checks.extend([
         proc_files(),
+        address_layout(),
         address_range(),
         overcommit(),
         address_limits(),
@@ -255,11 +257,24 @@ fn proc_files() -> Check {
     Check::ok("/proc", "mounted, pagemap readable")
 }
 
+fn address_layout() -> Check {
+    match layout::refuse_legacy() {
+        Ok(()) if layout::is_asked_for() => {
+            Check::ok("address layout", "legacy here (setarch -L), normal for commands")
+        }
+        Ok(()) => Check::ok("address layout", "normal"),
+        Err(why) => Check::refused("address layout", &why),
+    }
+}
+
 /// Looks at the ends of the range and at the list of mappings: to map all of it would ask RLIMIT_AS for
 /// room that farpage never takes.
 fn address_range() -> Check {
     let name = "address range";
     let shown = format!("{RANGE_START:#x} to {RANGE_END:#x}");
+    if layout::refuse_legacy().is_err() || layout::is_asked_for() {
+        return Check::ok(name, format!("{shown}, not looked at in the legacy layout"));
+    }
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let fix = "do not run inside valgrind or a sanitizer, which take it";
     if let Some(line) = maps.lines().find(|line| lies_in_range(line)) {

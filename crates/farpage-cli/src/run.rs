@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use farpage::join;
+use farpage::join::{self, layout};
 use farpage::snapshot::Snapshot;
 use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
 use farpage_core::huge::{self, Huge};
@@ -36,6 +36,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     refuse_without_library().map_err(failed)?;
     supervisor::refuse_nesting().map_err(failed)?;
     supervisor::refuse_small_files().map_err(failed)?;
+    layout::refuse_legacy().map_err(failed)?;
     let page_cluster = args.page_cluster().map_err(|why| failed(&why))?;
     let areas = spec::areas(&args.swap).map_err(failed)?;
     check_command(&args.command)?;

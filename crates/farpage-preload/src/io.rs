@@ -2,7 +2,8 @@
 //!
 //! Where pointers hide in memory the filter can't see them: with nothing managed to point to, libc's own function is called (it
 //! is a cancellation point); else the engine does the call. Plain calls the filter does see, but a trap costs more than
-//! most of them: a buffer that is in RAM is kept there and the call is made at once.
+//! most of them: a buffer that is in RAM is kept there and the call is made at once. Where another preloaded library stands between us and
+//! libc its function is called, and sees what the program asks for.
 
 use core::ffi::{c_int, c_ulong, c_void};
 
@@ -12,7 +13,7 @@ use farpage::trap::{self, present};
 use farpage::{remote, sys, syscalls};
 
 use crate::descriptors::answered;
-use crate::real::call_real;
+use crate::real::{self, Real, call_real};
 use crate::result;
 
 fn any_managed(iov: *const libc::iovec, count: c_int) -> bool {
@@ -97,8 +98,8 @@ macro_rules! made {
             }
             args
         };
-        let managed = is_managed($buffer as u64);
-        match managed.then(|| at_once(libc::$nr, args(), ($buffer as u64, $len))).flatten() {
+        let direct = is_managed($buffer as u64) && real::is_libcs(Real::$name);
+        match direct.then(|| at_once(libc::$nr, args(), ($buffer as u64, $len))).flatten() {
             Some(result) => result as $ret,
             None => call_real!($name as fn($($ty),*) -> $ret, $($arg),*),
         }

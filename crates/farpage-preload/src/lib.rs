@@ -17,6 +17,7 @@ mod environment;
 mod exec;
 mod internal;
 mod io;
+mod jumps;
 mod legacy;
 mod limits;
 mod loader;

@@ -7,16 +7,17 @@ use core::sync::atomic::Ordering;
 use farpage::births;
 use farpage::errand::{LENT, Lent};
 use farpage::fork::window;
+use farpage::join::{self, layout};
 use farpage::mm::{PAGE, mm, mode};
 use farpage::pool::is_managed;
 use farpage::trap::{self, Pins};
-use farpage::{fork, join, sigmask, sys, vfork};
+use farpage::{fork, sigmask, sys, vfork};
 
 use crate::environment::Environment;
 use crate::io::made_if_hiding;
 use crate::plain::Plain;
 use crate::real::{self, Real, call_real};
-use crate::{result, shell};
+use crate::{exec, result, shell};
 
 pub type Strings = *const *const c_char;
 
@@ -271,6 +272,7 @@ pub unsafe extern "C" fn ptrace(
     data: *mut c_void,
 ) -> c_long {
     if request == libc::PTRACE_TRACEME as c_int && vfork::trace_later(mm()) {
+        exec::note_traced();
         return 0;
     }
     let args = [request as u64, pid as u64, address as u64, data as u64, 0, 0];
@@ -425,7 +427,9 @@ unsafe fn spawn(request: Spawn, function: *mut c_void) -> c_int {
         if mm().is_active() && !CStr::from_ptr(path).to_bytes().contains(&b'/') {
             pin_strings(&mut pins, environ);
         }
+        let legacy = layout::leave_legacy();
         let error = function(&mut number, path, actions, attributes, argv, envp);
+        layout::restore(legacy);
         pins.release(mm());
         if error == 0
             && let Some(made) = made.as_mut()

@@ -1,7 +1,9 @@
 //! The libc functions behind the symbols this library takes over, looked up once in the constructor.
 
 use core::ffi::{c_char, c_void};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use crate::internal;
 
 macro_rules! real_functions {
     ($($name:ident)*) => {
@@ -26,10 +28,20 @@ real_functions! {
     read write pread pread64 pwrite pwrite64 recv send epoll_wait poll
     sendmsg recvmsg sendmmsg recvmmsg ioctl
     close dup2 dup3 fcntl fcntl64 __fcntl unshare ptrace prctl setsockopt
-    dlopen dlmopen __ppoll_chk chroot setcontext swapcontext
+    dlopen dlmopen __ppoll_chk chroot setcontext swapcontext siglongjmp longjmp _longjmp __longjmp_chk
+    execve execv execvp execvpe execl execlp execle fexecve execveat
 }
 
 static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
+
+/// Whose each of them is, once somebody has asked ([`is_libcs`]).
+static OWNERS: [AtomicU8; NAMES.len()] = [const { AtomicU8::new(owner::UNKNOWN) }; NAMES.len()];
+
+mod owner {
+    pub const UNKNOWN: u8 = 0;
+    pub const LIBC: u8 = 1;
+    pub const OTHER: u8 = 2;
+}
 
 pub fn resolve() {
     for (address, name) in ADDRESSES.iter().zip(NAMES) {
@@ -82,6 +94,22 @@ pub fn address(real: Real) -> *mut c_void {
         slot.store(found, Ordering::Relaxed);
     }
     found as *mut c_void
+}
+
+/// Whether the next function of that name is libc's, or there is none: then nobody misses a call that is made without it. Another library that is
+/// preloaded, or linked before libc, is to see the calls that it takes over. Whose it is stays as the program was loaded.
+pub fn is_libcs(real: Real) -> bool {
+    let slot = &OWNERS[real as usize];
+    let mut found = slot.load(Ordering::Relaxed);
+    if found == owner::UNKNOWN {
+        let function = address(real) as usize;
+        found = match function == 0 || internal::is_libc(function) {
+            true => owner::LIBC,
+            false => owner::OTHER,
+        };
+        slot.store(found, Ordering::Relaxed);
+    }
+    found == owner::LIBC
 }
 
 /// The real function as a function pointer of the given type.

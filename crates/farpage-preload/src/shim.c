@@ -20,12 +20,16 @@ static __thread unsigned long long thread_left[2] __attribute__((tls_model("init
 /* Room for what this thread believes of its signal mask: two masks, two siginfos and two counts (sigmask.rs). */
 static __thread unsigned long long thread_belief[36] __attribute__((tls_model("initial-exec")));
 
+/* Who is in another library's exec, by its number: a child that borrows this thread (vfork) leaves its own here. */
+static __thread int thread_execs __attribute__((tls_model("initial-exec")));
+
 /* 1 once this thread's arena is chosen. */
 HIDDEN int *farpage_thread_bound(void) { return &thread_bound; }
 /* The alternate signal stack that the library gave this thread. */
 HIDDEN void **farpage_thread_stack(void) { return &thread_stack; }
 HIDDEN void *farpage_thread_belief(void) { return thread_belief; }
 HIDDEN unsigned long long *farpage_thread_left(void) { return thread_left; }
+HIDDEN int *farpage_thread_execs(void) { return &thread_execs; }
 
 /* void *farpage_call_on(void *(*start)(void *), void *argument, void *top): calls start(argument) on the stack that ends at `top`.
  * Unwinding (pthread_exit, cancellation) passes from that stack to the caller's. */

@@ -349,6 +349,9 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         // SAFETY: takes numbers.
         return i64::from(unsafe { crate::memory::mlockall(a as c_int) });
     }
+    if nr == libc::SYS_mlock2 && !crate::memory::are_lock_flags(c as c_int) {
+        return result(-i64::from(libc::EINVAL));
+    }
     if nr == libc::SYS_unshare {
         // SAFETY: takes flags.
         return i64::from(unsafe { crate::descriptors::unshare(a as c_int) });
@@ -371,6 +374,12 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
             result(unsafe { farpage::sys::raw(ended_by(nr), args) })
         }
         libc::SYS_rt_sigaction => result(trap::on_sigaction(args)),
+        libc::SYS_ptrace => {
+            if a == u64::from(libc::PTRACE_TRACEME) && farpage::vfork::is_borrowed(mm) {
+                crate::exec::note_traced();
+            }
+            result(trap::perform(nr, args))
+        }
         libc::SYS_clone3 => result(-i64::from(libc::ENOSYS)),
         _ => result(trap::perform(nr, args)),
     }

@@ -123,7 +123,10 @@ fn take_stack() -> u64 {
         .iter()
         .map(|slot| slot.swap(0, Ordering::Acquire))
         .find(|&stack| stack != 0);
-    spare.map_or_else(|| sys::engine_stack(stack_len()).unwrap_or(0), |stack| stack as u64)
+    spare.map_or_else(
+        || sys::engine_stack(stack_len()).unwrap_or(0),
+        |stack| stack as u64,
+    )
 }
 
 /// The destructor of this library's key. libc runs destructors in rounds while they set values again; those of the program

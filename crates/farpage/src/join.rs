@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 // SAFETY (file): reads the environment block the loader passes to constructors.
 
+pub mod layout;
+
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
@@ -62,6 +64,15 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
         // SAFETY: nothing of it is used any more.
         unsafe { pool.detach() };
         return;
+    }
+    if layout::is_in_range() {
+        // As above.
+        // SAFETY: nothing of it is used any more.
+        unsafe { pool.detach() };
+        return sys::complain(&[
+            "farpage: this process runs without a memory budget: its libraries lie where managed memory would (the legacy layout of ",
+            "addresses); start it without `setarch -L`, or run `sysctl vm.legacy_va_layout=0`",
+        ]);
     }
     #[cfg(feature = "kill-points")]
     {

@@ -8,6 +8,8 @@
 //! Raw calls here act on ranges that the program itself asked to change.
 #![allow(unsafe_code)]
 
+mod closed;
+
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::kill_point;
@@ -170,7 +172,7 @@ pub fn mmap(request: Map) -> i64 {
         _ => {}
     }
     let growth = if request.prot & libc::PROT_WRITE != 0 {
-        request.len
+        round_up(request.len)
     } else {
         0
     };
@@ -195,8 +197,8 @@ pub fn mmap(request: Map) -> i64 {
     }
 }
 
-/// Finds room in the managed range and maps it there with `prot`, registered if the process is active. `align` is in
-/// bytes, a multiple of the page size; what could hold a huge page is aligned to one in any case.
+/// Finds room in the managed range and maps it there with `prot`, registered if the process is active. Writable memory is counted by who
+/// asks for it. `align` is in bytes, a multiple of the page size; what could hold a huge page is aligned to one in any case.
 pub fn allocate(len: u64, prot: i32, align: u64) -> Result<u64, Errno> {
     let mm = mm();
     let _watched = match errand::call(mm, errand::ALLOCATE, [len, prot as u64, align, 0, 0, 0]) {
@@ -225,6 +227,10 @@ fn map_anywhere(mm: &Mm, pages: u64, align: u64, prot: i32) -> Result<u64, Errno
     };
     for _ in 0..TRIES {
         let page = reserve(mm, below, pages, align)?;
+        if prot & libc::PROT_WRITE == 0 {
+            // What finds no room among what is closed is open in the books from now on.
+            count(mm, pages as i64 - closed::close(mm, page, page + pages));
+        }
         result = map_at(mm, page, pages, prot);
         if result != Err(Errno(libc::EEXIST)) {
             break;
@@ -250,10 +256,23 @@ fn learn(mm: &Mm, lo: u64, hi: u64) {
 /// Puts pages `lo..hi` in our map, where something else may lie than managed memory.
 pub fn note_foreign(mm: &Mm, lo: u64, hi: u64) {
     mm.foreign.store(1, Ordering::Relaxed);
-    if let Some(maps) = mm.maps.lock().as_mut()
-        && maps.insert(lo, hi).is_ok()
-    {
-        mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    note_mapped(mm, lo, hi);
+}
+
+/// Puts pages `lo..hi` in our map, none of which counts yet.
+pub fn note_mapped(mm: &Mm, lo: u64, hi: u64) {
+    count(mm, -closed::close(mm, lo, hi));
+    mm.top_page.fetch_max(hi, Ordering::Relaxed);
+}
+
+/// Counts so many pages more, or fewer. (malloc counts by itself what it uses of its memory, which leaves as a whole.)
+fn count(mm: &Mm, pages: i64) {
+    let committed = mm
+        .entry_opt()
+        .map(|entry| entry.committed.load(Ordering::Relaxed));
+    let most = committed.map_or(i64::MIN, |bytes| -bytes.max(0));
+    if pages != 0 {
+        commit(mm, (pages * PAGE as i64).max(most));
     }
 }
 
@@ -299,10 +318,7 @@ fn map_at(mm: &Mm, page: u64, pages: u64, prot: i32) -> Result<u64, Errno> {
 
 /// Takes pages `lo..hi` off the map of what is mapped.
 pub fn forget(mm: &Mm, lo: u64, hi: u64) {
-    if let Some(maps) = mm.maps.lock().as_mut() {
-        // A full map keeps a range that is free: lost address space, no harm.
-        let _ = maps.remove(lo, hi);
-    }
+    closed::leave(mm, lo, hi);
 }
 
 /// How many of pages `lo..hi` hold nothing yet.
@@ -333,12 +349,22 @@ fn room_in_place(mm: &Mm, lo: u64, hi: u64) -> bool {
     room_for(mm, (hi - lo) * PAGE) || room_for(mm, untouched(mm, lo, hi) * PAGE)
 }
 
-/// Whether there is room for what becomes accessible of pages `lo..hi`: a heap that was reserved with PROT_NONE is committed
-/// so. What a garbage collector only made read-only was promised before.
-fn room_to_open(mm: &Mm, lo: u64, hi: u64) -> bool {
-    if room_for(mm, (hi - lo) * PAGE) {
-        return true;
+/// Counts what can be written of pages `lo..hi` from now on and did not count before: a heap that was reserved with PROT_NONE is committed
+/// so. How many pages that is; `None` if there is no room for what becomes accessible of them.
+fn count_ahead(mm: &Mm, lo: u64, hi: u64) -> Option<u64> {
+    let ahead = closed::uncounted(mm, lo, hi);
+    if ahead == 0 {
+        return Some(0);
     }
+    grow(mm, ahead * PAGE);
+    if room_for(mm, ahead * PAGE) || room_to_open(mm, lo, hi) {
+        return Some(ahead);
+    }
+    count(mm, -(ahead as i64));
+    None
+}
+
+fn room_to_open(mm: &Mm, lo: u64, hi: u64) -> bool {
     let mut opened = 0;
     let listed = maps::each_mapping(|mapping| {
         let (from, to) = (mapping.start.max(address(lo)), mapping.end.min(address(hi)));
@@ -354,12 +380,13 @@ fn room_to_open(mm: &Mm, lo: u64, hi: u64) -> bool {
 /// the kernel refuses leaves what was there.
 fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
     let grows = request.prot & libc::PROT_WRITE != 0 && request.is_plain();
-    if grows {
-        grow(mm, request.len);
-        if request.flags & libc::MAP_NORESERVE == 0 && !room_in_place(mm, lo, hi) {
-            commit(mm, -(request.len as i64));
-            return ENOMEM;
-        }
+    let ahead = if grows { closed::uncounted(mm, lo, hi) } else { 0 };
+    if ahead > 0 {
+        grow(mm, ahead * PAGE);
+    }
+    if grows && request.flags & libc::MAP_NORESERVE == 0 && !room_in_place(mm, lo, hi) {
+        count(mm, -(ahead as i64));
+        return ENOMEM;
     }
     let alone = mm.gate.alone();
     let mut request = request;
@@ -369,16 +396,18 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
     }
     let result = request.kernel();
     if result < 0 {
-        commit(mm, if grows { -(request.len as i64) } else { 0 });
+        count(mm, -(ahead as i64));
         return result;
     }
     // Where nothing was replaced, too: of a forked child's gaps (MADV_DONTFORK) the books know still.
-    discard_mapping(mm, lo, hi, &alone);
-    if let Some(maps) = mm.maps.lock().as_mut()
-        && maps.insert(lo, hi).is_ok()
-    {
-        mm.top_page.fetch_max(hi, Ordering::Relaxed);
-    }
+    discard_unmapped(mm, lo, hi, &alone);
+    let more = if grows {
+        closed::open(mm, lo, hi) as i64
+    } else {
+        -closed::close(mm, lo, hi)
+    };
+    count(mm, more - ahead as i64);
+    mm.top_page.fetch_max(hi, Ordering::Relaxed);
     if !request.is_plain() {
         mm.foreign.store(1, Ordering::Relaxed);
     } else if mm.is_active() && !register(mm, lo, hi) {
@@ -420,8 +449,14 @@ pub fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     }
 }
 
+/// As [`discard`], where mremap has unmapped pages, or moved others there.
+pub fn discard_mapping(mm: &Mm, lo: u64, hi: u64, alone: &Alone) {
+    closed::arrive(mm, lo, hi);
+    discard_unmapped(mm, lo, hi, alone);
+}
+
 /// As [`discard`], for pages that are unmapped: pins (locks, pages kept for good) go with the mapping.
-pub fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
+fn discard_unmapped(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     huge_advice::forget(lo, hi);
     in_flight::unmapped(mm, lo, hi);
     // While dormant the kernel keeps both, and a fork would leave their locks held in the child.
@@ -524,10 +559,8 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
     let result = unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
     if result == 0 {
         kill_point!("munmap-unmapped");
-        discard_mapping(mm, lo, hi, &alone);
-        forget(mm, lo, hi);
-        let committed = mm.entry_opt().map_or(0, |e| e.committed.load(Ordering::Relaxed));
-        commit(mm, -(((hi - lo) * PAGE) as i64).min(committed));
+        discard_unmapped(mm, lo, hi, &alone);
+        count(mm, -(closed::leave(mm, lo, hi) as i64));
     }
     result
 }
@@ -549,27 +582,71 @@ pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
     if let Some(Ok(result)) = watched {
         return result;
     }
-    if let Some((lo, hi)) = managed.filter(|_| prot & libc::PROT_WRITE != 0) {
-        if len < MANAGE_MIN {
-            sentinel::on_opening(mm, len);
-        } else {
-            grow(mm, len);
-            if !room_to_open(mm, lo, hi) {
-                commit(mm, -(len as i64));
-                return ENOMEM;
-            }
-        }
-    }
     // SAFETY: the program's own request; page contents stay.
     let kernel = || unsafe { sys::raw(nr, args) };
-    if managed.is_none() {
+    let Some((lo, hi)) = managed else {
         return kernel();
+    };
+    let opens = prot & libc::PROT_WRITE != 0;
+    if !opens || len < MANAGE_MIN {
+        if opens {
+            sentinel::on_opening(mm, len);
+        }
+        return beside_faults(mm, kernel);
     }
-    if let Some(result) = mm.while_dormant(kernel) {
+    let Some(ahead) = count_ahead(mm, lo, hi) else {
+        return ENOMEM;
+    };
+    let mut opened = 0;
+    let result = beside_faults(mm, || {
+        let result = kernel();
+        if result == 0 {
+            opened = note_open(mm, lo, hi, ahead);
+        }
+        result
+    });
+    if result < 0 && ahead > 0 {
+        opened = open_in_part(mm, lo, hi, result).unwrap_or(ahead);
+    }
+    count(mm, opened as i64 - ahead as i64);
+    result
+}
+
+/// Runs `f` in the gate, with signals blocked: alone where pages may be out.
+fn beside_faults(mm: &Mm, mut f: impl FnMut() -> i64) -> i64 {
+    if let Some(result) = mm.while_dormant(&mut f) {
         return result;
     }
     let _alone = mm.gate.alone();
-    kernel()
+    f()
+}
+
+/// Pages `lo..hi` can be written now, all of them; how many of them did not count before. `ahead` of them did not when that was looked up.
+fn note_open(mm: &Mm, lo: u64, hi: u64, ahead: u64) -> u64 {
+    if ahead > 0 && !are_mapped(mm, lo, hi) {
+        // Nobody saw how they were mapped.
+        mm.foreign.store(1, Ordering::Relaxed);
+        mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    }
+    closed::open(mm, lo, hi)
+}
+
+/// The same where the kernel has refused to open all of them, perhaps halfway. `None`: that can't be told.
+fn open_in_part(mm: &Mm, lo: u64, hi: u64, refusal: i64) -> Option<u64> {
+    if refusal == EINVAL {
+        return Some(0);
+    }
+    let mut opened = 0;
+    let listed = maps::each_mapping(|mapping| {
+        let (from, to) = (mapping.start.max(address(lo)), mapping.end.min(address(hi)));
+        if from < to && mapping.protection() & libc::PROT_WRITE != 0 {
+            let mask = sys::block_signals();
+            opened += note_open(mm, page_of(from), page_of(to), 1);
+            sys::set_mask(mask);
+        }
+        Ok(())
+    });
+    listed.ok().map(|()| opened)
 }
 
 /// Whether something is mapped at all of pages `lo..hi`.

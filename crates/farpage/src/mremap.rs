@@ -26,7 +26,7 @@ use crate::in_flight;
 use crate::maps;
 use crate::mem::{
     EINVAL, ENOMEM, are_mapped, discard, discard_mapping, each_touched, forget, managed_pages, munmap,
-    register, reserve, round_up,
+    note_mapped, register, reserve, round_up,
 };
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, mm, mode, page_of};
 use crate::pool::{MANAGED_PAGES, is_managed};
@@ -242,10 +242,7 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
         return result;
     }
     discard_mapping(mm, lo, hi, &alone);
-    if let Some(maps) = mm.maps.lock().as_mut() {
-        let _ = maps.insert(lo, hi);
-    }
-    mm.top_page.fetch_max(hi, Ordering::Relaxed);
+    note_mapped(mm, lo, hi);
     let adopted = || activate::adopt(mm, lo, hi).and_then(|()| advice::adopt(mm, lo, hi));
     if !mm.is_active() || adopted().is_err() {
         mm.foreign.store(1, Ordering::Relaxed);
@@ -326,37 +323,46 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         return refusal.errno;
     }
     kill_point!("mremap-moved");
+    follow(
+        mm,
+        &request,
+        [(old_lo, old_hi), (new_lo, new_hi)],
+        is_foreign,
+        &alone,
+    );
+    if exposed {
+        note_touched_early(mm, new_lo, new_hi, is_foreign);
+    }
+    request.new as i64
+}
+
+/// The kernel has moved a mapping: map, notes, words and registration follow.
+fn follow(mm: &Mm, request: &Remap, places: [(u64, u64); 2], is_foreign: bool, alone: &Alone) {
+    let [from, to] = places.map(|(start, end)| range_map::Range { start, end });
     let stays = request.flags & libc::MREMAP_DONTUNMAP != 0;
     if let Some(maps) = mm.maps.lock().as_mut() {
-        let _ = maps.insert(new_lo, new_hi);
+        let _ = maps.insert(to.start, to.end);
         if !stays {
-            let _ = maps.remove(old_lo, old_hi);
+            let _ = maps.remove(from.start, from.end);
         }
     }
-    mm.top_page.fetch_max(new_hi, Ordering::Relaxed);
-    discard_mapping(mm, new_lo, new_hi, &alone);
-    let [from, to] = [(old_lo, old_hi), (new_lo, new_hi)].map(|(start, end)| range_map::Range { start, end });
+    mm.top_page.fetch_max(to.end, Ordering::Relaxed);
+    discard_mapping(mm, to.start, to.end, alone);
     carry_notes(mm, from, to, stays);
     if mm.is_active() {
-        move_words(mm, old_lo, new_lo, old_hi - old_lo);
+        move_words(mm, from.start, to.start, from.end - from.start);
         if stays {
-            discard(mm, old_lo, old_hi, &alone);
+            discard(mm, from.start, from.end, alone);
+            register_again(mm, from.start, from.end, is_foreign);
         } else {
-            discard_mapping(mm, old_lo, old_hi, &alone);
+            discard_mapping(mm, from.start, from.end, alone);
         }
-        if stays {
-            register_again(mm, old_lo, old_hi, is_foreign);
-        }
-        register_again(mm, new_lo, new_hi, is_foreign);
-        if exposed {
-            note_touched_early(mm, new_lo, new_hi, is_foreign);
-        }
+        register_again(mm, to.start, to.end, is_foreign);
     }
     mark_apart(request.new, request.new_len, libc::MADV_DODUMP);
     if stays {
         mark_apart(request.old, request.old_len, libc::MADV_DODUMP);
     }
-    request.new as i64
 }
 
 /// Whether any of a range may be accessed now: then somebody may touch what is moved there at any time.

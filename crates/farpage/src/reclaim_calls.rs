@@ -174,7 +174,10 @@ pub fn map_over(addr: u64, len: u64) -> Result<(), Errno> {
 /// Carries a page that could not be moved back to its place, whose mapping thereby loses its registration, and gets it again.
 /// Nobody misses a fault meanwhile: the page is there.
 pub fn carry_back(mm: &Mm, from: u64, to: u64) {
-    if carry(mm, from, PAGE, to).and_then(|()| mm.register(to, PAGE)).is_err() {
+    if carry(mm, from, PAGE, to)
+        .and_then(|()| mm.register(to, PAGE))
+        .is_err()
+    {
         sys::die(&[
             "farpage: a page that can't be moved out could not be put back in its place and registered, so the program is stopped: \
              the process has too many mappings, or the kernel no memory (see vm.max_map_count)",

@@ -31,7 +31,7 @@ use crate::bell::Bell;
 use crate::control::Server;
 use crate::forwarded;
 use crate::inherited::{self, SignalState};
-use crate::join::ENV_POOL;
+use crate::join::{ENV_POOL, layout};
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::mm::fd;
@@ -411,7 +411,7 @@ fn start(
             for &(from, to) in &wanted {
                 cvt(libc::dup2(from, to))?;
             }
-            leave_range_free();
+            layout::leave_legacy();
             signals.restore();
             Ok(())
         });
@@ -423,18 +423,6 @@ fn start(
 
 /// Google's allocator (gperftools) takes its memory by mmap then, and not from the heap of the kernel's that nobody manages.
 const SKIP_SBRK: &str = "TCMALLOC_SKIP_SBRK";
-
-/// The addresses that are managed lie where the legacy layout of memory (`setarch -L`) has its mappings.
-fn leave_range_free() {
-    const ASK: libc::c_ulong = 0xffff_ffff;
-    // SAFETY: plain calls about this process.
-    unsafe {
-        let now = libc::personality(ASK);
-        if now >= 0 && now & libc::ADDR_COMPAT_LAYOUT != 0 {
-            libc::personality((now & !libc::ADDR_COMPAT_LAYOUT) as libc::c_ulong);
-        }
-    }
-}
 
 /// Why the kernel did not start the command, and how to mend it.
 fn not_started(command: &OsStr, error: &io::Error) -> RunError {

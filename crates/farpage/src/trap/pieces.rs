@@ -10,7 +10,7 @@ use crate::mm::{Mm, PAGE, mm};
 use crate::pool::is_managed;
 use crate::sys;
 use crate::syscalls::Chunk;
-use crate::trap::{perform_whole, read_user, write_user};
+use crate::trap::{issue, perform_whole, read_user, write_user};
 
 /// Longest buffer that is pinned as a whole: an eighth of the limit, 256 KiB to 8 MiB.
 fn piece_bytes(mm: &Mm) -> u64 {
@@ -53,6 +53,16 @@ fn file_flags(fd: u64) -> i32 {
     flags.max(0) as i32
 }
 
+/// Whether the kernel refuses a length of its own accord, before it looks at any memory: a buffer so long lies in no program. (Those of
+/// sockets, and getrandom, it cuts.)
+fn is_refused(nr: i64, bytes: u64) -> bool {
+    let is_of_files = matches!(
+        nr,
+        libc::SYS_read | libc::SYS_write | libc::SYS_pread64 | libc::SYS_pwrite64
+    );
+    is_of_files && i64::try_from(bytes).is_err()
+}
+
 /// Does a transfer with a long managed buffer in pieces; `None` if it need not or can't be split.
 pub fn in_pieces(nr: i64, args: [u64; 6], chunk: Chunk) -> Option<i64> {
     let most = piece_bytes(mm());
@@ -61,6 +71,9 @@ pub fn in_pieces(nr: i64, args: [u64; 6], chunk: Chunk) -> Option<i64> {
         Chunk::ReadLike { buf, len, offset } | Chunk::WriteLike { buf, len, offset } => {
             let reads = matches!(chunk, Chunk::ReadLike { .. });
             let bytes = args[usize::from(len)];
+            if is_refused(nr, bytes) {
+                return Some(issue(nr, args));
+            }
             if bytes <= WAITING.min(most) || !is_managed(args[usize::from(buf)]) {
                 return None;
             }

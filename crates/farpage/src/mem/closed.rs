@@ -1,0 +1,225 @@
+//! Each page that the program may write counts once (`commit`), from the call that opens it until it is unmapped:
+//!
+//! ```text
+//! counted = mapped (Mm::maps) without closed (the set here)
+//! ```
+//!
+//! Closed is what was mapped without being counted: reserved, read-only, or something else's. mprotect counts what it opens of that; what is
+//! open and is closed by mprotect stays counted, for its content stays. A page that is in neither set counts when it is opened: nobody saw
+//! how it was mapped. malloc counts what it uses of its memory by itself.
+//!
+//! Memory that mremap moves is as open at its new place as it was, if it was open; else all of it is closed there, and counts again when it
+//! is opened. What finds no room in the set counts as if it were open.
+//!
+//! # Safety
+//! The set is used by who holds the lock of `Mm::maps`, in memory of its own that is never given back.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+
+use farpage_core::range_map::{Full, Range, RangeMap};
+
+use crate::mm::Mm;
+use crate::sys;
+
+/// As many as there are ranges in `Mm::maps`.
+const RANGES_MAX: usize = 65_536;
+
+struct Closed {
+    set: RangeMap<'static>,
+    has_memory: bool,
+    /// The process that has counted by this set, and whether it was active when it last did.
+    owner: i32,
+    was_active: bool,
+}
+
+struct Shared(UnsafeCell<Closed>);
+
+// SAFETY: used by who holds a lock, as the file's note says.
+unsafe impl Sync for Shared {}
+
+static CLOSED: Shared = Shared(UnsafeCell::new(Closed {
+    set: RangeMap::new(&mut []),
+    has_memory: false,
+    owner: 0,
+    was_active: false,
+}));
+
+impl Closed {
+    fn insert(&mut self, lo: u64, hi: u64) -> Result<(), Full> {
+        if !self.has_memory {
+            let bytes = (RANGES_MAX * size_of::<Range>()) as u64;
+            let memory = sys::engine_memory(bytes).map_err(|_| Full)?;
+            // SAFETY: fresh zeroed memory of that size, never given back; Range is two u64.
+            let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, RANGES_MAX) };
+            self.set = RangeMap::new(entries);
+            self.has_memory = true;
+        }
+        self.set.insert(lo, hi)
+    }
+
+    /// A child of fork that was active from its start has its parent's counts, and so this set. One that was dormant begins with none: all
+    /// that it has inherited is closed. Which of both it was can't be told if its parent became active after it had last counted here; then
+    /// some counts twice.
+    fn adopt(&mut self, mm: &Mm, maps: &RangeMap<'_>) {
+        if self.owner != mm.number() && !self.was_active {
+            // Another thread may have been in the middle of a change at the fork.
+            self.set.clear();
+            for range in maps.iter() {
+                let _ = self.insert(range.start, range.end);
+            }
+        }
+        self.owner = mm.number();
+        self.was_active = mm.is_active();
+    }
+}
+
+/// Runs `f` on what is mapped and what of it is closed. Signals are blocked.
+fn locked<R>(mm: &Mm, f: impl FnOnce(&mut RangeMap<'static>, &mut Closed) -> R) -> Option<R> {
+    let mut guard = mm.maps.lock();
+    let maps = guard.as_mut()?;
+    // SAFETY: the lock is held, and nothing that is called in it takes it again.
+    let closed = unsafe { &mut *CLOSED.0.get() };
+    closed.adopt(mm, maps);
+    Some(f(maps, closed))
+}
+
+/// How many of pages `lo..hi` would count more if all could be written. Signals need not be blocked.
+pub(super) fn uncounted(mm: &Mm, lo: u64, hi: u64) -> u64 {
+    let mask = sys::block_signals();
+    let counted = locked(mm, |maps, closed| counted(maps, &closed.set, lo, hi));
+    sys::set_mask(mask);
+    hi - lo - counted.unwrap_or(0)
+}
+
+/// Pages `lo..hi` are mapped, and may be written; how many of them did not count before. Signals are blocked, as for what follows.
+pub(super) fn open(mm: &Mm, lo: u64, hi: u64) -> u64 {
+    let fresh = locked(mm, |maps, closed| {
+        let before = counted(maps, &closed.set, lo, hi);
+        // What can't be noted counts once more when it is opened again.
+        let _ = maps.insert(lo, hi);
+        let _ = closed.set.remove(lo, hi);
+        hi - lo - before
+    });
+    fresh.unwrap_or(hi - lo)
+}
+
+/// Pages `lo..hi` are mapped anew, and do not count; how many of them did before (negative: so many do, for want of room).
+pub(super) fn close(mm: &Mm, lo: u64, hi: u64) -> i64 {
+    let fewer = locked(mm, |maps, closed| {
+        let before = counted(maps, &closed.set, lo, hi);
+        let _ = maps.insert(lo, hi);
+        let _ = closed.insert(lo, hi);
+        before as i64 - counted(maps, &closed.set, lo, hi) as i64
+    });
+    fewer.unwrap_or(0)
+}
+
+/// Pages `lo..hi` are not mapped any more; how many of them counted.
+pub(super) fn leave(mm: &Mm, lo: u64, hi: u64) -> u64 {
+    let fewer = locked(mm, |maps, closed| {
+        let before = counted(maps, &closed.set, lo, hi);
+        // A full map keeps a range that is free: lost address space, no harm.
+        if maps.remove(lo, hi).is_ok() {
+            let _ = closed.set.remove(lo, hi);
+        } else {
+            let _ = closed.insert(lo, hi);
+        }
+        before
+    });
+    fewer.unwrap_or(0)
+}
+
+/// mremap may have moved a mapping to pages `lo..hi`. What is closed and not mapped any more was a part of it.
+pub(super) fn arrive(mm: &Mm, lo: u64, hi: u64) {
+    locked(mm, |maps, closed| {
+        let mut has_moved = false;
+        // Each turn removes one.
+        while let Some(gone) = first_outside(&closed.set, maps) {
+            has_moved = true;
+            if closed.set.remove(gone.start, gone.end).is_err() {
+                break;
+            }
+        }
+        if has_moved {
+            let _ = closed.insert(lo, hi);
+        }
+    });
+}
+
+/// The parts of the set in `lo..hi`.
+fn parts<'a>(set: &'a RangeMap<'_>, lo: u64, hi: u64) -> impl Iterator<Item = Range> + 'a {
+    let from = set.ranges().partition_point(|range| range.end <= lo);
+    let rest = set.ranges().iter().skip(from);
+    rest.take_while(move |range| range.start < hi)
+        .map(move |range| Range {
+            start: range.start.max(lo),
+            end: range.end.min(hi),
+        })
+}
+
+fn counted(maps: &RangeMap<'_>, closed: &RangeMap<'_>, lo: u64, hi: u64) -> u64 {
+    let within = |set, part: Range| -> u64 { parts(set, part.start, part.end).map(Range::pages).sum() };
+    parts(maps, lo, hi)
+        .map(|part| part.pages() - within(closed, part))
+        .sum()
+}
+
+/// The first part of a range of `set` that is not in `maps`.
+fn first_outside(set: &RangeMap<'_>, maps: &RangeMap<'_>) -> Option<Range> {
+    set.iter().find_map(|range| {
+        let start = maps.range_of(range.start).map_or(range.start, |known| known.end);
+        let end = parts(maps, start, range.end)
+            .next()
+            .map_or(range.end, |known| known.start);
+        (start < end).then_some(Range { start, end })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls `f` with what is mapped and what is closed.
+    fn with<R>(
+        mapped: &[(u64, u64)],
+        shut: &[(u64, u64)],
+        f: impl FnOnce(&RangeMap<'_>, &RangeMap<'_>) -> R,
+    ) -> R {
+        let (mut of_maps, mut of_closed) = ([Range::EMPTY; 8], [Range::EMPTY; 8]);
+        let (mut maps, mut closed) = (RangeMap::new(&mut of_maps), RangeMap::new(&mut of_closed));
+        for (set, said) in [(&mut maps, mapped), (&mut closed, shut)] {
+            said.iter().for_each(|(lo, hi)| set.insert(*lo, *hi).unwrap());
+        }
+        f(&maps, &closed)
+    }
+
+    #[test]
+    fn what_is_mapped_and_open_counts() {
+        let in_range = |lo, hi| {
+            with(
+                &[(10, 20), (30, 60)],
+                &[(12, 14), (35, 40), (55, 60)],
+                |maps, closed| counted(maps, closed, lo, hi),
+            )
+        };
+        assert_eq!(in_range(0, 100), 8 + 20);
+        assert_eq!([in_range(12, 14), in_range(13, 16), in_range(20, 30)], [0, 2, 0]);
+        assert_eq!([in_range(11, 13), in_range(39, 41), in_range(50, 100)], [1, 1, 5]);
+        assert_eq!(in_range(15, 15), 0);
+    }
+
+    #[test]
+    fn what_has_moved_away_is_found() {
+        let first = |mapped: &[(u64, u64)], shut: &[(u64, u64)]| {
+            with(mapped, shut, |maps, closed| {
+                first_outside(closed, maps).map(|range| (range.start, range.end))
+            })
+        };
+        assert_eq!(first(&[(10, 20), (30, 40)], &[(12, 20), (30, 40)]), None);
+        assert_eq!(first(&[(10, 20)], &[(12, 14), (30, 40)]), Some((30, 40)));
+        assert_eq!(first(&[(10, 20), (24, 30)], &[(15, 28)]), Some((20, 24)));
+        assert_eq!(first(&[(24, 30)], &[(15, 28)]), Some((15, 24)));
+        assert_eq!(first(&[], &[(15, 28)]), Some((15, 28)));
+    }
+}
