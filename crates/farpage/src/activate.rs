@@ -87,6 +87,8 @@ fn activate_alone(mm: &Mm) {
             code.text(),
             if by_thread && step.1 == Errno(libc::EPERM) {
                 "; --delivery thread needs root, or the sysctl vm.unprivileged_userfaultfd, in every process: use --delivery signal"
+            } else if step.1 == Errno(libc::ENOSYS) {
+                "; if it runs under valgrind or its like, that lacks the system call: run it without, or `farpage doctor` for the kernel"
             } else {
                 "; run `farpage doctor` for the fix"
             },
