@@ -156,10 +156,8 @@ fn take_memory_over(mm: &Mm) -> Result<(), Step> {
     let pagemap = open_pagemap().map_err(|e| ("opening /proc/thread-self/pagemap", e))?;
     // Nothing but what is registered: pages of a private file mapping, too, are anonymous once they are written. They were taken for ours,
     // left, and their next touch was answered with zeros.
-    let adopted = register_all(mm, |lo, hi| {
-        kill_point!("activate-registered");
-        adopt_present(mm, pagemap, lo, hi)
-    });
+    let adopted = register_all(mm, |lo, hi| adopt_present(mm, pagemap, lo, hi));
+    kill_point!("activate-registered");
     sys::close(pagemap);
     let adopted = adopted.map_err(|e| ("registering memory, or reading /proc/thread-self/pagemap,", e));
     adopted?;
