@@ -109,6 +109,60 @@ static void moved(void)
 	CHECK("it fits", !is_managed());
 }
 
+/* Before anything else was opened or closed: here and in a child. */
+static void first_in(void *unused)
+{
+	(void)unused;
+	size_t len = size_mb / 5 * 3 * MIB;
+	for (int turn = 0; turn < 3; turn++)
+		munmap(map_anon(len), len);
+	char *p = map_anon(len);
+	CHECK_OK("closed", mprotect(p, len, PROT_READ));
+	CHECK_OK("opened again", mprotect(p, len, RW));
+	CHECK("it fits", !is_managed());
+	munmap(p, len);
+}
+
+static void first(void)
+{
+	first_in(NULL);
+	CHILD_EXPECT("in a child", child_start(first_in, NULL), 0);
+}
+
+/* Moved in place of memory that is open, and of such as is reserved, and given back there. */
+static void moved_onto(void)
+{
+	enum { PLACES = 16 };
+	char *open = map_anon(MIB), *reserved = reserve(PLACES * MIB);
+	for (int turn = 0; turn < TURNS; turn++) {
+		char *place = turn % 2 ? open : reserved + (size_t)(turn / 2 % PLACES) * MIB;
+		char *p = map_anon(MIB);
+		p[0] = 1;
+		if (!CHECK("moved", mremap(p, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place))
+			return;
+		if (place != open)
+			CHECK("given back", mmap(place, MIB, PROT_NONE, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0) == place);
+	}
+	munmap(open, MIB);
+	munmap(reserved, PLACES * MIB);
+	CHECK("it fits", !is_managed());
+}
+
+/* Read-only memory that grows by being moved. */
+static void grown_closed(void)
+{
+	for (int turn = 0; turn < TURNS; turn++) {
+		char *p = mmap(NULL, MIB, PROT_READ, ANON, -1, 0), *behind = mmap(p + MIB, PAGE, PROT_READ, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+		char *q = mremap(p, MIB, 2 * MIB, MREMAP_MAYMOVE);
+		if (!CHECK("moved", q != MAP_FAILED))
+			return;
+		munmap(q, 2 * MIB);
+		if (behind != MAP_FAILED)
+			munmap(behind, PAGE);
+	}
+	CHECK("it fits", !is_managed());
+}
+
 /* Half the budget and more, opened in one way or another: managed before all of it can be touched. */
 static void by_mprotect(void *unused)
 {
@@ -127,6 +181,22 @@ static void after_reservations(void *unused)
 	map_anon(len);
 	for (int turn = 0; turn < 4; turn++)
 		munmap(reserve(len), len);
+	map_anon(len);
+	CHECK("it is managed", is_managed());
+}
+
+/* What MREMAP_DONTUNMAP leaves is two mappings. */
+static void after_copies(void *unused)
+{
+	(void)unused;
+	size_t len = size_mb / 4 * 3 * MIB;
+	map_anon(len);
+	for (size_t turn = 0; turn < 2 * size_mb; turn++) {
+		char *p = map_anon(MIB), *q = mremap(p, MIB, MIB, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+		CHECK("moved", q != MAP_FAILED);
+		munmap(p, MIB);
+		munmap(q, MIB);
+	}
 	map_anon(len);
 	CHECK("it is managed", is_managed());
 }
@@ -161,6 +231,7 @@ static void in_time(void)
 	char *reserved = reserve((size_mb + 32) * MIB);
 	expect_managed("after reservations", after_reservations, NULL);
 	expect_managed("by mprotect", by_mprotect, NULL);
+	expect_managed("after copies", after_copies, NULL);
 	expect_managed("moved while closed", moved_closed, NULL);
 	expect_managed("inherited", inherited, reserved);
 	munmap(reserved, (size_mb + 32) * MIB);
@@ -170,7 +241,8 @@ static void in_time(void)
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
-		{"toggles", toggles}, {"parts", parts}, {"heap", heap}, {"refused", refused}, {"moved", moved}, {"in_time", in_time},
+		{"first", first}, {"toggles", toggles}, {"parts", parts}, {"heap", heap}, {"refused", refused}, {"moved", moved},
+		{"moved_onto", moved_onto}, {"grown_closed", grown_closed}, {"in_time", in_time},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -63,6 +63,9 @@ static void *body(void *arg)
 	CHECK_FILL("a block", p, len, tag);
 	free(p);
 	free(strdup("a string of libc's"));
+	p = reallocarray(NULL, 10, 100);
+	CHECK("reallocarray's block is the program's", p && p >= room && p < room + ROOM);
+	free(reallocarray(p, 20, 100));
 	return NULL;
 }
 

@@ -129,11 +129,38 @@ static void jump_unblocks(void)
 	free(cold);
 }
 
+/* What was blocked at sigsetjmp is blocked after the jump: sent, it waits. */
+static void jump_keeps(void)
+{
+	sigset_t both, before;
+	sigemptyset(&both);
+	sigaddset(&both, SIGBUS);
+	sigaddset(&both, SIGSYS);
+	signal(SIGBUS, note);
+	CHECK_OK("blocked", sigprocmask(SIG_BLOCK, &both, &before));
+	static volatile int turns;
+	turns = 0;
+	if (sigsetjmp(jump, 1) == 0 || turns < 3) {
+		if (turns++ % 2)
+			sigprocmask(SIG_UNBLOCK, &both, NULL);
+		siglongjmp(jump, 1);
+	}
+	CHECK("SIGBUS is blocked still", is_blocked(SIGBUS));
+	CHECK("SIGSYS is blocked still", is_blocked(SIGSYS));
+	seen = 0;
+	raise(SIGBUS);
+	CHECK_EQ("it waits", 0, seen);
+	CHECK_OK("as before", sigprocmask(SIG_SETMASK, &before, NULL));
+	CHECK_EQ("it came", SIGBUS, seen);
+	signal(SIGBUS, SIG_DFL);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"jump_out_of_read", jump_out_of_read},
 		{"jump_unblocks", jump_unblocks},
+		{"jump_keeps", jump_keeps},
 	};
 	if (argc == 2 && strcmp(argv[1], "--blocked") == 0)
 		return is_blocked(SIGBUS) + 2 * is_blocked(SIGSYS);

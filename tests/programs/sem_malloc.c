@@ -65,6 +65,25 @@ static void memalign_errors(void)
 	free(p);
 }
 
+static bool is_managed(const void *p)
+{
+	return (uintptr_t)p >> 40 == MANAGED >> 40;
+}
+
+/* libc's, which is to come to where malloc does. */
+static void array(void)
+{
+	char *other = must_malloc(PAGE * 16), *p = opaque(reallocarray(NULL, 16, PAGE));
+	CHECK_EQ("where reallocarray allocates", is_managed(other), is_managed(p));
+	fill(p, 16 * PAGE, 6);
+	p = opaque(reallocarray(p, 64, PAGE));
+	CHECK_EQ("where it grows", is_managed(other), is_managed(p));
+	chill();
+	CHECK_FILL("content after it grew", p, 16 * PAGE, 6);
+	free(p);
+	free(other);
+}
+
 static void limits(void)
 {
 	errno = 0;
@@ -353,7 +372,8 @@ int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"aligned", aligned},	      {"memalign_errors", memalign_errors},
-		{"limits", limits},	      {"realloc_huge", realloc_huge},
+		{"array", array},	      {"limits", limits},
+		{"realloc_huge", realloc_huge},
 		{"usable", usable},	      {"calloc_zero", calloc_zero},
 		{"small_objects", small_objects}, {"cross_thread", cross_thread},
 		{"libc_users", libc_users},   {"by_handle", by_handle},

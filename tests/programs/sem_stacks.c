@@ -317,8 +317,9 @@ static void deep_handlers(void)
 		CHECK_OK("sigaction", sigaction(SIGALRM, &action, NULL));
 		deepest = 0;
 		chill();
-		ualarm(200000, 0);
+		ualarm(200000, 200000); /* again, should this thread have to wait for a CPU */
 		CHECK_ERR("a read that a handler interrupts", EINTR, read(ends[0], place, PAGE));
+		ualarm(0, 0);
 		CHECK_EQ("how deep it was", MIB, deepest);
 		deepest = 0;
 		raise(SIGALRM);

@@ -63,3 +63,26 @@ def unmanaged_child_files(context):
     which it could not close."""
     got = context.budget_run(48, [sys.executable, "-c", STARTER, OPENER], timeout_s=60)
     check(got.code == 0 and got.out == "1200 opened, [] not closed\n", f"{got.out!r} {failures(got)}")
+
+
+# Fills its budget, makes a pid namespace, and starts a program in there that is not managed.
+APART = """
+import ctypes, os
+block = bytearray(60 << 20)
+for at in range(0, len(block), 4096):
+    block[at] = 1
+assert ctypes.CDLL(None, use_errno=True).unshare(0x20000000) == 0, ctypes.get_errno()
+child = os.fork()
+if child == 0:
+    os.environ["FARPAGE_DISABLE"] = "1"
+    os.execvp("ls", ["ls", "-l", "/proc/self/fd"])
+os.waitpid(child, 0)
+"""
+
+
+@test("no-way-out", ("quick", "soak"), per_delivery=True)
+def no_way_out(context):
+    """A process of another pid namespace has /proc open, to be found by its number in the tree: what it starts does not, in another root say."""
+    got = context.budget_run(48, [sys.executable, "-c", APART], timeout_s=60)
+    check(got.code == 0 and " -> " in got.out, failures(got))
+    check(not [line for line in got.out.splitlines() if line.endswith(" -> /proc")], got.out)

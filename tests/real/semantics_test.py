@@ -236,10 +236,35 @@ def early_calls(context):
 @test("own-malloc", per_delivery=True)
 def own_malloc(context):
     """A program that brings its own malloc. rustc does, and died when its first thread began: a block of its malloc went to our
-    free."""
+    free. So did what one got from reallocarray, which was ours, to its free."""
     got = context.budget_run(32, [program("own_malloc"), 96], timeout_s=60, extra=["--eager"])
     check(got.code == 0 and "ok own_malloc" in got.out, failures(got))
     check(swapped_out(got.stats) > 0, "nothing was swapped out")
+
+
+LIBJEMALLOC = "libjemalloc.so.2"
+
+
+@test("malloc-behind", ("quick", "soak", "user"), per_delivery=True)
+def malloc_behind(context):
+    """A library with a malloc that comes behind ours. libjemalloc's operator delete calls `free`, with a block of its own operator new: our
+    jemalloc was given it, and the program ended by SIGSEGV."""
+    words = ["/usr/bin/env", f"LD_PRELOAD={program('behind.so')}", program("behind")]
+    for budget, extra in ((512, []), (32, ["--eager"])):
+        got = context.budget_run(budget, [*words, 96], timeout_s=120, extra=extra)
+        check(got.code == 0 and "ok behind" in got.out, f"{budget} MiB: {failures(got)}")
+    check(swapped_out(got.stats) > 0, "nothing was swapped out")
+    got = context.plain([*words, 96])
+    check(got.code == 0 and "ok behind" in got.out, f"without farpage: {failures(got)}")
+    # The real one, where it is, in a C++ program.
+    real = ["/usr/bin/env", f"LD_PRELOAD={LIBJEMALLOC}", "apt-cache", "show", "bash"]
+    plain = context.plain(real)
+    if plain.code != 0 or plain.err:
+        context.result.skipped.append(("libjemalloc", f"{LIBJEMALLOC} or apt-cache is not here"))
+        return
+    for extra in ([], ["--eager"]):
+        got = context.budget_run(64, real, extra=extra)
+        check(got.code == 0 and got.out == plain.out, f"libjemalloc: {failures(got)}")
 
 
 @test("deepbound", ("quick", "soak", "user"), per_delivery=True)

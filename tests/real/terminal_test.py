@@ -75,6 +75,28 @@ except OSError:
 print(seen.decode())
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
+# An interactive shell starts the command, which makes a process group of its own, and gets Ctrl-C: the shell is to be told of its end.
+INTERRUPTED = """
+import os, pty, re, select, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp('bash', ['bash', '--norc', '--noprofile', '-i'])
+seen = b''
+def expect(pattern):
+    global seen
+    end = time.monotonic() + 30
+    while not (found := re.search(pattern, seen)):
+        if not select.select([terminal], [], [], max(0, end - time.monotonic()))[0]:
+            sys.exit(f'no {pattern!r} on the terminal: {seen[-400:]!r}')
+        seen += os.read(terminal, 4096)
+    return found.group(0)
+os.write(terminal, sys.argv[1].encode() + b'; echo "EN""DED $?"\\n')
+expect(b'READY')
+os.write(terminal, b'\\x03')
+print(expect(rb'ENDED \\d+').decode())
+os.write(terminal, b'exit\\n')
+os.waitpid(pid, 0)
+"""
 # The command leads the session of a terminal that is closed when it has begun.
 CLOSED = """
 import os, pty, sys
@@ -100,6 +122,30 @@ while len(set(got)) < 2 and time.monotonic() < end:
     time.sleep(0.01)
 time.sleep(0.3)
 print('GOT', sorted(got))
+"""
+
+# The same where the program has left its starter's group: by two processes, it and one that it started.
+APART = """
+import os, signal, sys, time
+mine = os.getpid()
+reading, writing = os.pipe()
+os.setpgid(0, 0)
+child = os.fork()
+def told(number, _):
+    os.write(writing, b'c' if os.getpid() != mine else b'p')
+    if os.getpid() != mine:
+        os._exit(0)
+signal.signal(signal.SIGINT, told)
+if child == 0:
+    time.sleep(60)
+    os._exit(1)
+time.sleep(0.2)
+print('REA' + 'DY', flush=True)
+got = b''
+while len(got) < 2:
+    got += os.read(reading, 2)
+time.sleep(0.3)
+sys.exit(7 if sorted(got) == sorted(b'cp') else 8)
 """
 
 # A child on a terminal of its own reads what it inherited, swapped out or not; so does a daemon, whose parent has ended.
@@ -151,6 +197,18 @@ def terminal_signals(context):
     got = context.plain(["python3", "-c", TYPED, *words])
     wanted = f"GOT {sorted(map(int, (signal.SIGINT, signal.SIGWINCH)))}"
     check(got.code == 0 and wanted in got.out, f"exit code {got.code}: {got.out[-300:]!r} {got.err[-300:]}, expected {wanted}")
+
+
+@test("terminal-groups")
+def terminal_groups(context):
+    """A program in a process group of its own (timeout makes one) is told of Ctrl-C by nobody but farpage, whose shell waits for it: it
+    was not, and ran on."""
+    beside = ["sh", "-c", "echo REA\"\"DY; exec sleep 60"]
+    for name, argv, wanted in (("timeout", ["timeout", "60", *beside], {124, 130}), ("setpgid", ["python3", "-c", APART], {7})):
+        command = shlex.join(str(word) for word in [*run_words("-q", "--ram", "64M"), *argv])
+        got = context.plain(["python3", "-c", INTERRUPTED, command], timeout_s=70)
+        check(got.code == 0, f"{name}: {got.err[-500:]}")
+        check(got.out.strip() in {f"ENDED {code}" for code in wanted}, f"{name}: {got.out!r}, expected {wanted}")
 
 
 @test("terminal-closed")

@@ -12,6 +12,8 @@ use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::closed;
+
 const SIGNALS: [i32; 2] = [libc::SIGPIPE, libc::SIGCHLD];
 
 static IGNORED: [AtomicBool; SIGNALS.len()] = [const { AtomicBool::new(false) }; SIGNALS.len()];
@@ -42,15 +44,16 @@ pub fn at_start() -> impl Iterator<Item = i32> {
         .map(|(sig, _)| sig)
 }
 
-/// Becomes the command, which finds them as farpage did; returns only if that fails.
+/// Becomes the command, which finds them as farpage did, and its standard files too; returns only if that fails.
 pub fn exec(command: &mut Command) -> io::Error {
     let again = || {
         for sig in at_start() {
             // SAFETY: a disposition that was there before.
             unsafe { libc::signal(sig, libc::SIG_IGN) };
         }
+        closed::close_again();
         Ok(())
     };
-    // SAFETY: before the exec calls about signals are made and nothing else.
+    // SAFETY: before the exec calls about signals and descriptors are made and nothing else.
     unsafe { command.pre_exec(again) }.exec()
 }

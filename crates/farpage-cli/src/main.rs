@@ -8,6 +8,7 @@
 //! | `limits`, `elf` | how much RAM there is to share out; whether the program can be managed |
 //! | `spec` | `--swap`: where pages are to go |
 //! | `summary`, `json` | what a run tells at its end, to people and to programs |
+//! | `stats_file` | the file of `--stats-json` |
 //! | `stat` | `farpage stat`, and the lines of `run --stats` |
 //! | `check` | `farpage check` |
 //! | `swapoff` | `farpage swapoff` and `farpage swapon` |
@@ -17,11 +18,13 @@
 //! | `needs` | what `run` and `doctor` ask the kernel for |
 //! | `probe` | questions to the kernel |
 //! | `ignored` | signals that were ignored when farpage began |
+//! | `closed` | standard files that were closed then |
 #![deny(unsafe_code)]
 
 mod args;
 mod bench;
 mod check;
+mod closed;
 mod doctor;
 mod elf;
 mod ignored;
@@ -33,6 +36,7 @@ mod run;
 mod sim;
 mod spec;
 mod stat;
+mod stats_file;
 mod summary;
 mod swapoff;
 

@@ -2,26 +2,27 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process;
 
 use farpage::join::{self, layout};
 use farpage::snapshot::Snapshot;
-use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
+use farpage::supervisor::{self, AreaSpec, Delivery, RunConfig, RunError};
 use farpage_core::huge::{self, Huge};
 use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::args::{DeliveryArg, RunArgs};
 use crate::elf::{self, Credentials, Refusal};
-use crate::json::{self, RunFacts};
 use crate::needs::{NEEDS, Need};
 use crate::stat::Columns;
+use crate::stats_file::StatsFile;
 use crate::{
-    EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, ignored, limits, probe, say, spec, summary,
+    EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, closed, ignored, limits, probe, say, spec,
+    summary,
 };
 
 mod preload {
@@ -62,6 +63,8 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         eager: args.eager,
         allow_io_uring: args.allow_io_uring,
         ignored_signals: ignored::at_start().collect(),
+        closed_files: closed::at_start().collect(),
+        callers_files: stats_file.iter().map(StatsFile::descriptor).collect(),
         readahead: args.readahead.policy(),
         page_cluster,
         huge: args.huge.setting(),
@@ -252,68 +255,6 @@ fn ticker() -> Box<dyn FnMut(&Snapshot)> {
     })
 }
 
-/// The file of `--stats-json`, opened before the run so that a bad path costs nothing, filled after it.
-struct StatsFile {
-    file: File,
-    path: PathBuf,
-    is_new: bool,
-}
-
-impl StatsFile {
-    fn open(path: &Path) -> Result<Self, Failure> {
-        let is_new = !path.exists();
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path);
-        match file {
-            Ok(file) => Ok(Self {
-                file,
-                path: path.to_owned(),
-                is_new,
-            }),
-            Err(error) => {
-                let shown = path.display();
-                Err(failed(format!(
-                    "--stats-json {shown}: {error}; name a file that can be written"
-                )))
-            }
-        }
-    }
-
-    /// Nothing ran: a file that was made for it would be empty, which is no JSON.
-    fn abandon(&self) {
-        if self.is_new {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-
-    fn write(mut self, command: &[OsString], outcome: &Outcome) -> Result<(), Failure> {
-        let facts = RunFacts {
-            command,
-            exit_code: outcome.exit_code,
-        };
-        let text = format!("{:#}\n", json::stats(&outcome.snapshot, Some(facts)));
-        // Only a regular file has an old content to be cut; a pipe or terminal has none.
-        let result = self.file.metadata().and_then(|meta| {
-            if meta.is_file() {
-                self.file.set_len(0)
-            } else {
-                Ok(())
-            }
-        });
-        result
-            .and_then(|()| self.file.write_all(text.as_bytes()))
-            .map_err(|error| {
-                failed(format!(
-                    "--stats-json {}: {error}; the figures of this run are lost",
-                    self.path.display()
-                ))
-            })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,22 +265,5 @@ mod tests {
         assert_eq!(run_failure(RunError::NotExecutable(String::new())).code, 126);
         assert_eq!(run_failure(RunError::NotFound(String::new())).code, 127);
         assert_eq!(run_failure(RunError::Setup(String::new())).code, 125);
-    }
-
-    #[test]
-    fn stats_file_replaces_its_old_content() {
-        let path = env::temp_dir().join(format!("farpage-stats-{}.json", process::id()));
-        std::fs::write(&path, "x".repeat(100_000)).expect("old content");
-        let outcome = Outcome {
-            exit_code: 7,
-            snapshot: crate::summary::tests::sample(),
-        };
-        let file = StatsFile::open(&path).expect("opens");
-        file.write(&["true".into()], &outcome).expect("writes");
-        let text = std::fs::read_to_string(&path).expect("reads");
-        std::fs::remove_file(&path).expect("removed");
-        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON and nothing else");
-        assert_eq!(value["exit_code"], 7);
-        assert!(StatsFile::open(Path::new("/no/such/dir/f")).is_err());
     }
 }

@@ -2,7 +2,8 @@
 //! swapped object touches nothing that is swapped.
 
 use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use farpage::commit;
 use farpage::engine_stack::if_managed;
@@ -10,7 +11,7 @@ use farpage::mem;
 use farpage::mm::{PAGE, mm};
 use tikv_jemalloc_sys as je;
 
-use crate::internal;
+use crate::{internal, real};
 
 unsafe extern "C" {
     fn farpage_thread_bound() -> *mut c_int;
@@ -88,6 +89,9 @@ fn give_back_large(arena: u32) {
 /// From now on threads move to arenas of ours at their next allocation. An arena is made when its first thread comes: most
 /// programs have one thread, and a short one pays 40 us for each arena.
 pub fn start() {
+    if BEHIND[FREE].load(Ordering::Relaxed) == UNKNOWN {
+        find_next();
+    }
     // SAFETY: no preconditions.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.clamp(1, 8) as usize;
     ARENA_COUNT.store((cpus * 2).min(ARENAS_MAX) as u32, Ordering::Release);
@@ -153,7 +157,83 @@ fn or_errno(pointer: *mut c_void) -> *mut c_void {
     if pointer.is_null() { no_memory() } else { pointer }
 }
 
-/// malloc, calloc and realloc note who calls: see [`crate::internal`].
+/// The functions behind ours in the look-up of symbols, for blocks that are another malloc's: libjemalloc's, preloaded or linked. Its operator
+/// new takes from its own arenas, as its mallocx does, but its operator delete calls `free`, which is ours.
+static BEHIND: [AtomicUsize; 3] = [const { AtomicUsize::new(UNKNOWN) }; 3];
+const FREE: usize = 0;
+const REALLOC: usize = 1;
+const USABLE_SIZE: usize = 2;
+/// Nobody has looked yet.
+const UNKNOWN: usize = 0;
+/// `free` is libc's: no block of another malloc comes here.
+const LIBCS: usize = 1;
+
+/// Looks who comes next. What frees meanwhile (the look-up itself may) frees blocks of ours.
+#[cold]
+fn find_next() {
+    BEHIND[FREE].store(LIBCS, Ordering::Relaxed);
+    for (place, name) in [(REALLOC, c"realloc"), (USABLE_SIZE, c"malloc_usable_size")] {
+        BEHIND[place].store(real::look_up(name), Ordering::Relaxed);
+    }
+    let free = real::look_up(c"free");
+    if free != 0 && !internal::is_libc(free) {
+        BEHIND[FREE].store(free, Ordering::Release);
+    }
+}
+
+/// The next function of that name, if the block is not ours but another malloc's.
+#[inline(always)]
+fn next_for(pointer: *mut c_void, place: usize) -> Option<usize> {
+    if BEHIND[FREE].load(Ordering::Relaxed) == LIBCS {
+        return None;
+    }
+    next_beside_libc(pointer, place)
+}
+
+#[inline(never)]
+fn next_beside_libc(pointer: *mut c_void, place: usize) -> Option<usize> {
+    if BEHIND[FREE].load(Ordering::Acquire) == UNKNOWN {
+        find_next();
+    }
+    let is_another = BEHIND[FREE].load(Ordering::Acquire) != LIBCS;
+    (is_another && !pointer.is_null() && !is_known(pointer)).then(|| BEHIND[place].load(Ordering::Relaxed))
+}
+
+unsafe extern "C" {
+    /// jemalloc's map of its extents (`emap_t`), which begins with the tree (`rtree_t`) that leads from a page to its extent.
+    #[link_name = "_rjem_je_arena_emap_global"]
+    static EXTENTS: [u8; 0];
+    /// The tree's word for an address; NULL where it has no leaf.
+    #[link_name = "_rjem_je_rtree_leaf_elm_lookup_hard"]
+    fn extent_word(
+        thread: *mut c_void,
+        tree: *const c_void,
+        cache: *mut c_void,
+        address: usize,
+        must_exist: bool,
+        make: bool,
+    ) -> *const AtomicU64;
+}
+
+/// Whether our jemalloc has an extent there. Its own call for that (`arenas.lookup`) takes a lock that all threads share.
+fn is_known(pointer: *mut c_void) -> bool {
+    /// More than `rtree_ctx_t` has words (48), which the look-up writes to.
+    const CACHE_WORDS: usize = 128;
+    /// The bits of a word that name the extent; those beside them tell of what kind it is.
+    const EXTENT: u64 = 0x0000_ffff_ffff_ff80;
+    let mut cache = MaybeUninit::<[u64; CACHE_WORDS]>::uninit();
+    // SAFETY: jemalloc 5.3's own look-up, as `emap_full_alloc_ctx_try_lookup` makes it: it asks nothing of the thread, makes nothing, reads
+    // nothing of the cache but to move it, and a word that is there stays.
+    unsafe {
+        let tree = (&raw const EXTENTS).cast();
+        let (thread, cache) = (core::ptr::null_mut(), cache.as_mut_ptr().cast());
+        let word = extent_word(thread, tree, cache, pointer as usize, false, false);
+        !word.is_null() && (*word).load(Ordering::Acquire) & EXTENT != 0
+    }
+}
+
+/// malloc, calloc and realloc note who calls: see [`crate::internal`]. libc's reallocarray calls realloc by a jump, and whichever comes first: a
+/// program's own, where it has one.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(_size: usize) -> *mut c_void {
@@ -172,11 +252,34 @@ unsafe extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
+    if BEHIND[FREE].load(Ordering::Relaxed) != LIBCS {
+        // SAFETY: as the caller's.
+        return unsafe { free_beside_others(pointer) };
+    }
+    // SAFETY: as the caller's.
+    unsafe { free_own(pointer) }
+}
+
+#[inline(always)]
+unsafe fn free_own(pointer: *mut c_void) {
     // SAFETY: errno must survive free.
     unsafe {
-        let errno = *libc::__errno_location();
+        let errno = libc::__errno_location();
+        let before = *errno;
         je::free(pointer);
-        *libc::__errno_location() = errno;
+        *errno = before;
+    }
+}
+
+#[inline(never)]
+unsafe extern "C" fn free_beside_others(pointer: *mut c_void) {
+    type Free = unsafe extern "C" fn(*mut c_void);
+    // SAFETY: a free, and a block of its malloc's; else as the caller's.
+    unsafe {
+        match next_for(pointer, FREE) {
+            Some(next) => core::mem::transmute::<usize, Free>(next)(pointer),
+            None => free_own(pointer),
+        }
     }
 }
 
@@ -216,6 +319,11 @@ unsafe extern "C" fn realloc_for(pointer: *mut c_void, size: usize, caller: usiz
         // SAFETY: the same contract.
         return unsafe { malloc_for(size, caller) };
     }
+    if let Some(next) = next_for(pointer, REALLOC) {
+        type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+        // SAFETY: a realloc, and a block of its malloc's.
+        return unsafe { core::mem::transmute::<usize, Realloc>(next)(pointer, size) };
+    }
     ready();
     if size == 0 && !pointer.is_null() {
         // As glibc: freed, NULL.
@@ -225,15 +333,6 @@ unsafe extern "C" fn realloc_for(pointer: *mut c_void, size: usize, caller: usiz
     }
     // SAFETY: as the caller's.
     or_errno(unsafe { je::realloc(pointer, size) })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    match count.checked_mul(size) {
-        // SAFETY: as the caller's.
-        Some(bytes) => unsafe { realloc(pointer, bytes) },
-        None => no_memory(),
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -278,6 +377,11 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
+    if let Some(next) = next_for(pointer, USABLE_SIZE) {
+        type UsableSize = unsafe extern "C" fn(*mut c_void) -> usize;
+        // SAFETY: a malloc_usable_size, and a block of its malloc's.
+        return unsafe { core::mem::transmute::<usize, UsableSize>(next)(pointer) };
+    }
     // SAFETY: as the caller's.
     unsafe { je::malloc_usable_size(pointer) }
 }

@@ -1,13 +1,13 @@
 //! The environment of a new image: with the library in it, even if the program cleared its own, or without, where it says so
-//! (`FARPAGE_DISABLE`).
+//! (`FARPAGE_DISABLE`), and where the loader could not open it (a root without /proc).
 
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use farpage::join::{self, ENV_DISABLE, ENV_POOL};
 use farpage::mm::{fd, mm, mode};
 use farpage::pool::flag;
-use farpage::sys;
+use farpage::sys::{self, Errno};
 
 use crate::process::Strings;
 
@@ -77,6 +77,26 @@ impl Found<'_> {
     }
 }
 
+/// Whether a new image's loader will find what [`DESCRIPTORS`] names.
+fn has_proc() -> bool {
+    let path = c"/proc/self/fd".as_ptr() as u64;
+    // SAFETY: a string of ours.
+    let seen = unsafe { sys::call(libc::SYS_faccessat, [libc::AT_FDCWD as u64, path, 0, 0, 0, 0]) };
+    !matches!(seen, Err(Errno(libc::ENOENT | libc::ENOTDIR)))
+}
+
+/// Whether what is started here can follow; says so once in a process if it can't.
+fn may_follow() -> bool {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let can = has_proc();
+    if !can && !SAID.swap(true, Ordering::Relaxed) {
+        sys::complain(&[
+            "farpage: programs started here run without a memory budget: there is no /proc in this root (chroot); mount it there",
+        ]);
+    }
+    can
+}
+
 /// An environment for a new image. Holds what it made.
 pub struct Environment {
     pub strings: Strings,
@@ -98,15 +118,25 @@ impl Environment {
             made: None,
         };
         let mm = mm();
-        if mm.mode.load(Ordering::Relaxed) == mode::OFF || mm.header().has(flag::NO_FOLLOW) {
+        let is_on = mm.mode.load(Ordering::Relaxed) != mode::OFF;
+        if is_on && mm.header().has(flag::NO_FOLLOW) {
             return plain;
         }
-        let library = sys::Num::new(mm.fd(fd::LIBRARY) as u64, 10);
-        let library = library.text().as_bytes();
         // SAFETY: the caller's array.
         let found = unsafe { Found::of(envp) };
-        let is_ours = |item: &[u8]| item.strip_prefix(DESCRIPTORS) == Some(library);
-        let (loaded, follows) = (found.items().any(is_ours), !found.is_off);
+        // What has no budget makes nothing follow. What it was started with only goes where a loader could but complain of it.
+        if !is_on && (!found.has_pool || has_proc()) {
+            return plain;
+        }
+        let digits_of = |which| sys::Num::new(if is_on { mm.fd(which) as u64 } else { 0 }, 10);
+        let library = digits_of(fd::LIBRARY);
+        let library = library.text().as_bytes();
+        let is_ours = |item: &[u8]| {
+            let digits = item.strip_prefix(DESCRIPTORS);
+            digits.is_some_and(|digits| !is_on || digits == library)
+        };
+        let loaded = found.items().any(is_ours);
+        let follows = is_on && !found.is_off && may_follow();
         if (loaded, found.has_pool) == (follows, follows) {
             return plain;
         }
@@ -133,7 +163,7 @@ impl Environment {
         let preload = (!separator.is_empty()).then_some(ours);
         text.put(&[b"\0"]);
         let pool = follows.then(|| text.at());
-        let number = sys::Num::new(mm.fd(fd::POOL) as u64, 10);
+        let number = digits_of(fd::POOL);
         text.put(&[ENV_POOL.to_bytes(), b"=", number.text().as_bytes(), b"\0"]);
         let array = memory as *mut *const c_char;
         let mut at = 0;

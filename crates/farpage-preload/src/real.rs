@@ -28,7 +28,7 @@ real_functions! {
     read write pread pread64 pwrite pwrite64 recv send epoll_wait poll
     sendmsg recvmsg sendmmsg recvmmsg ioctl
     close dup2 dup3 fcntl fcntl64 __fcntl unshare ptrace prctl setsockopt
-    dlopen dlmopen __ppoll_chk chroot setcontext swapcontext siglongjmp longjmp _longjmp __longjmp_chk
+    dlopen dlmopen __ppoll_chk chroot setcontext swapcontext __sigsetjmp siglongjmp longjmp _longjmp __longjmp_chk
     execve execv execvp execvpe execl execlp execle fexecve execveat
 }
 

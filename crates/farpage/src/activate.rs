@@ -182,7 +182,7 @@ pub fn open_userfaultfd(mm: &Mm) -> Result<(), Errno> {
     };
     let features = uffd::FEATURE_MOVE | delivery;
     let opened = uffd::open(by_thread, features)?;
-    sys::move_fd(opened, mm.fd(fd::UFFD))
+    sys::move_fd(opened, mm.fd(fd::UFFD), false)
 }
 
 /// Registers every managed mapping and the staging area, and calls `then` with the pages of each mapping that was. Mappings of files over

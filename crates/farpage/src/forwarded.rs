@@ -29,6 +29,8 @@ const KEPT: [i32; 15] = [
     libc::SIGSYS,
     libc::SIGTRAP,
 ];
+/// What a terminal tells its processes.
+const TERMINALS: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGWINCH];
 /// Up to here the numbers are the same everywhere; real-time signals begin above what libc keeps for itself.
 const STANDARD_MAX: i32 = 31;
 
@@ -66,8 +68,9 @@ pub fn end() {
 }
 
 /// The terminal's signals, which the kernel sends, reach the program by its process group, and limits of CPU time are each
-/// process's own. But an alarm that was set before farpage's exec is the program's; and a terminal that is closed is told to the leader
-/// of its session alone, by whose end the others would learn it.
+/// process's own. But a program that has made a group of its own, as timeout does, is not in that of the terminal's foreground any more;
+/// an alarm that was set before farpage's exec is the program's; and a terminal that is closed is told to the leader of its session
+/// alone, by whose end the others would learn it.
 extern "C" fn pass_on(sig: i32, info: *const libc::siginfo_t, _context: *const libc::c_void) {
     // SAFETY: the kernel's siginfo.
     let code = unsafe { (*info).si_code };
@@ -78,8 +81,28 @@ extern "C" fn pass_on(sig: i32, info: *const libc::siginfo_t, _context: *const l
         libc::SI_QUEUE => sys::queue_signal(child, sig, info),
         _ if code <= 0 || sig == libc::SIGALRM => sys::kill(child, sig),
         _ if sig == libc::SIGHUP && LEADS.load(Ordering::Relaxed) => sys::kill(child, sig),
+        _ if TERMINALS.contains(&sig) => {
+            whom_no_terminal_tells(child).map_or(Ok(()), |whom| sys::kill(whom, sig))
+        }
         _ => Ok(()),
     };
+}
+
+/// Who is to be told what the terminal told our group: the child's group (as a negative number) where it leads one, or the child where it
+/// is in another's. Nobody where the child was told as well, or has left for another session, whose terminal it is not.
+fn whom_no_terminal_tells(child: i32) -> Option<i32> {
+    // SAFETY: asks for numbers; whoever is interrupted here finds its errno as it was.
+    let (ours, theirs, is_left) = unsafe {
+        let errno = *libc::__errno_location();
+        let (ours, theirs) = (libc::getpgrp(), libc::getpgid(child));
+        let is_left = libc::getsid(child) != libc::getsid(0);
+        *libc::__errno_location() = errno;
+        (ours, theirs, is_left)
+    };
+    if theirs <= 0 || theirs == ours || is_left {
+        return None;
+    }
+    Some(if theirs == child { -child } else { child })
 }
 
 #[cfg(test)]

@@ -447,7 +447,7 @@ pub fn scan_range(pagemap: i32, range: core::ops::Range<u64>, all: u64, some: u6
 }
 
 fn open_pagemap(mm: &Mm) -> Result<(), Errno> {
-    sys::move_fd(activate::open_pagemap()?, mm.fd(fd::PAGEMAP))?;
+    sys::move_fd(activate::open_pagemap()?, mm.fd(fd::PAGEMAP), false)?;
     // An older kernel can't be asked.
     let nursery = mm.frames.staging().0;
     scan(mm, nursery, 0, PRESENT).map(drop).ok_or(Errno(libc::ENOTTY))

@@ -8,7 +8,8 @@
 use core::mem::MaybeUninit;
 use core::ptr;
 use std::fs::{self, OpenOptions};
-use std::os::fd::IntoRawFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Signal state for a child.
 #[derive(Clone)]
@@ -54,9 +55,19 @@ impl SignalState {
 /// Closes all files that were there when this program began: they are not closed by exec, and each that was opened since is. The
 /// standard ones are of nothing then.
 pub fn let_go() {
+    let_go_of(|_| true);
+}
+
+/// The same, but for where this program tells what it has to: others learn when the command closes a pipe, and a lock ends with it.
+pub fn let_go_but_stderr() {
+    let_go_of(|fd| fd != libc::STDERR_FILENO);
+}
+
+fn let_go_of(is_over: impl Fn(i32) -> bool) {
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = open
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|fd| *fd > libc::STDERR_FILENO && is_over(*fd))
         .collect();
     for fd in numbers {
         // SAFETY: no file of ours is named by such a number.
@@ -67,9 +78,14 @@ pub fn let_go() {
             }
         }
     }
-    // Each has the lowest number that is free.
-    for _ in 0..3 {
-        let nothing = OpenOptions::new().read(true).write(true).open("/dev/null");
-        let _ = nothing.map(IntoRawFd::into_raw_fd);
+    // A pipe that nobody writes to has an end like it.
+    let nothing = OpenOptions::new().read(true).write(true).open("/dev/null");
+    let nothing = nothing
+        .map(OwnedFd::from)
+        .or_else(|_| io::pipe().map(|(end, _)| end.into()));
+    let Ok(nothing) = nothing else { return };
+    for fd in (libc::STDIN_FILENO..=libc::STDERR_FILENO).filter(|fd| is_over(*fd)) {
+        // SAFETY: the runtime has seen to it that these are nothing of ours.
+        unsafe { libc::dup2(nothing.as_raw_fd(), fd) };
     }
 }

@@ -15,7 +15,7 @@ use crate::errand;
 use crate::fork;
 use crate::huge_advice;
 use crate::maps::each_mapping;
-use crate::mem::managed_pages;
+use crate::mem::{closed, managed_pages};
 use crate::mm::{self, Mm, fd, mode};
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state, flag};
 use crate::proc_dirs;
@@ -188,6 +188,7 @@ pub fn rejoin_after_dormant_fork() {
     let index = own_entry(pool, mm.fd(fd::POOL)).unwrap_or(MAX_PROCESSES);
     mm.index.store(index as u32, Ordering::Relaxed);
     mm.be_own(sys::getpid());
+    closed::begin_anew(mm);
 }
 
 /// In a child forked while dormant: another thread of the parent may have been changing the books of what is mapped, and held

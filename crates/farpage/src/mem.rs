@@ -8,12 +8,13 @@
 //! Raw calls here act on ranges that the program itself asked to change.
 #![allow(unsafe_code)]
 
-mod closed;
+pub mod closed;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
+use farpage_core::range_map::Range;
 
 use crate::commit::{commit, grow, room_for};
 use crate::cow;
@@ -400,7 +401,7 @@ fn map_fixed(mm: &Mm, request: Map, (lo, hi): (u64, u64)) -> i64 {
         return result;
     }
     // Where nothing was replaced, too: of a forked child's gaps (MADV_DONTFORK) the books know still.
-    discard_unmapped(mm, lo, hi, &alone);
+    discard_mapping(mm, lo, hi, &alone);
     let more = if grows {
         closed::open(mm, lo, hi) as i64
     } else {
@@ -449,14 +450,8 @@ pub fn discard(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     }
 }
 
-/// As [`discard`], where mremap has unmapped pages, or moved others there.
-pub fn discard_mapping(mm: &Mm, lo: u64, hi: u64, alone: &Alone) {
-    closed::arrive(mm, lo, hi);
-    discard_unmapped(mm, lo, hi, alone);
-}
-
 /// As [`discard`], for pages that are unmapped: pins (locks, pages kept for good) go with the mapping.
-fn discard_unmapped(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
+pub fn discard_mapping(mm: &Mm, lo: u64, hi: u64, _alone: &Alone) {
     huge_advice::forget(lo, hi);
     in_flight::unmapped(mm, lo, hi);
     // While dormant the kernel keeps both, and a fork would leave their locks held in the child.
@@ -559,10 +554,22 @@ pub fn munmap(addr: u64, len: u64) -> i64 {
     let result = unsafe { sys::raw(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
     if result == 0 {
         kill_point!("munmap-unmapped");
-        discard_unmapped(mm, lo, hi, &alone);
-        count(mm, -(closed::leave(mm, lo, hi) as i64));
+        discard_mapping(mm, lo, hi, &alone);
+        note_unmapped(mm, lo, hi);
     }
     result
+}
+
+/// As [`forget`], where they may have counted.
+pub fn note_unmapped(mm: &Mm, lo: u64, hi: u64) {
+    count(mm, -(closed::leave(mm, lo, hi) as i64));
+}
+
+/// Puts what mremap has moved in our map; what is more of it at its end has been counted.
+pub fn note_moved(mm: &Mm, from: Range, to: Range, replaces: bool, stays: bool) {
+    let grown = to.pages() as i64 - from.pages() as i64;
+    count(mm, closed::moved(mm, from, to, replaces, stays) - grown);
+    mm.top_page.fetch_max(to.end, Ordering::Relaxed);
 }
 
 pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {

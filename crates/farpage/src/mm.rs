@@ -60,8 +60,8 @@ pub mod fd {
     pub const PROC: i32 = 12;
     /// The end of a pipe that tells the supervisor whether anybody of the tree lives (`life`).
     pub const LIFE: i32 = 13;
-    /// What an active process opens for itself. Exec leaves them open: the filter outlives it, and a program that does not load the library
-    /// would get a file of its own there that it can't close.
+    /// What an active process opens for itself. Exec leaves open what leads nowhere (not [`PROC`]): the filter outlives it, and a program that
+    /// does not load the library would get a file of its own there that it can't close.
     pub const OWN: [i32; 3] = [UFFD, PAGEMAP, PROC];
     /// The last one always holds the pool (`trap::is_inherited`).
     pub const COUNT: i32 = 15;

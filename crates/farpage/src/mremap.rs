@@ -26,7 +26,7 @@ use crate::in_flight;
 use crate::maps;
 use crate::mem::{
     EINVAL, ENOMEM, are_mapped, discard, discard_mapping, each_touched, forget, managed_pages, munmap,
-    note_mapped, register, reserve, round_up,
+    note_mapped, note_moved, note_unmapped, register, reserve, round_up,
 };
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, mm, mode, page_of};
 use crate::pool::{MANAGED_PAGES, is_managed};
@@ -327,6 +327,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
         mm,
         &request,
         [(old_lo, old_hi), (new_lo, new_hi)],
+        fixed,
         is_foreign,
         &alone,
     );
@@ -337,16 +338,17 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
 }
 
 /// The kernel has moved a mapping: map, notes, words and registration follow.
-fn follow(mm: &Mm, request: &Remap, places: [(u64, u64); 2], is_foreign: bool, alone: &Alone) {
+fn follow(
+    mm: &Mm,
+    request: &Remap,
+    places: [(u64, u64); 2],
+    replaces: bool,
+    is_foreign: bool,
+    alone: &Alone,
+) {
     let [from, to] = places.map(|(start, end)| range_map::Range { start, end });
     let stays = request.flags & libc::MREMAP_DONTUNMAP != 0;
-    if let Some(maps) = mm.maps.lock().as_mut() {
-        let _ = maps.insert(to.start, to.end);
-        if !stays {
-            let _ = maps.remove(from.start, from.end);
-        }
-    }
-    mm.top_page.fetch_max(to.end, Ordering::Relaxed);
+    note_moved(mm, from, to, replaces, stays);
     discard_mapping(mm, to.start, to.end, alone);
     carry_notes(mm, from, to, stays);
     if mm.is_active() {
@@ -578,7 +580,7 @@ fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     }
     if request.flags & libc::MREMAP_DONTUNMAP == 0 {
         discard_mapping(mm, lo, hi, &alone);
-        forget(mm, lo, hi);
+        note_unmapped(mm, lo, hi);
         return request.new as i64;
     }
     discard(mm, lo, hi, &alone);

@@ -69,7 +69,7 @@ pub fn note_birth(mm: &Mm, opened: Opened) -> bool {
         Opened::Nothing => return true,
         // Where /proc can't be read a namespace is known by that alone: a parent outside of it has no number there.
         Opened::Missing => return sys::getppid() != 0,
-        Opened::Directory(proc) if sys::move_fd(proc, mm.fd(fd::PROC)).is_err() => return false,
+        Opened::Directory(proc) if sys::move_fd(proc, mm.fd(fd::PROC), true).is_err() => return false,
         Opened::Directory(_) => {}
     }
     // Opened for nothing, maybe: where the thread group's leader has exited, say.

@@ -80,6 +80,10 @@ pub struct RunConfig {
     pub allow_io_uring: bool,
     /// What the command starts with ignored beside what this process ignores. SIGCHLD must not be ignored in this one.
     pub ignored_signals: Vec<i32>,
+    /// Of stdin, stdout and stderr, those that the command starts without.
+    pub closed_files: Vec<i32>,
+    /// Descriptors that the caller has opened for the end of the run: a background process does not keep them.
+    pub callers_files: Vec<i32>,
     pub readahead: Policy,
     /// log2 of the greatest window of the policies `cluster` and `vma`.
     pub page_cluster: u32,
@@ -145,6 +149,7 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     let mut child = started?;
     drop(library);
     life.let_go();
+    inherited::let_go_but_stderr();
     let mut rounds = Rounds {
         bell,
         ledger: Ledger::new(pool, pool_fd),
@@ -160,7 +165,7 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     if rounds.is_over() {
         rounds.server.end();
     } else {
-        keep_books_in_background(rounds);
+        keep_books_in_background(rounds, &config.callers_files);
     }
     Ok(Outcome { exit_code, snapshot })
 }
@@ -400,7 +405,8 @@ fn start(
     if std::env::var_os(SKIP_SBRK).is_none() {
         command.env(SKIP_SBRK, "1");
     }
-    // SAFETY: between fork and exec only dup2 and calls about signals are made. Sources may lie in the target range, so they
+    let closed = config.closed_files.clone();
+    // SAFETY: between fork and exec only dup2, close and calls about signals are made. Sources may lie in the target range, so they
     // are first moved above it.
     unsafe {
         command.pre_exec(move || {
@@ -410,6 +416,9 @@ fn start(
             }
             for &(from, to) in &wanted {
                 cvt(libc::dup2(from, to))?;
+            }
+            for &number in &closed {
+                libc::close(number);
             }
             layout::leave_legacy();
             signals.restore();
@@ -556,7 +565,7 @@ fn reap_orphans(child: i32) {
 
 /// The command has ended but left daemons: a background process keeps their books until they end. It holds nothing of whoever started
 /// farpage: no directory, and no file, whose lock or end somebody may wait for.
-fn keep_books_in_background(mut rounds: Rounds) {
+fn keep_books_in_background(mut rounds: Rounds, callers_files: &[i32]) {
     let header = rounds.ledger.pool().header();
     // SAFETY: this process has one thread; the child only ticks and exits.
     unsafe {
@@ -571,6 +580,9 @@ fn keep_books_in_background(mut rounds: Rounds) {
         libc::setsid();
         libc::chdir(c"/".as_ptr());
         inherited::let_go();
+        for &file in callers_files {
+            libc::close(file);
+        }
     }
     header.supervisor.store(sys::getpid(), Ordering::Relaxed);
     while !rounds.is_over() {

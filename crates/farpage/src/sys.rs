@@ -120,8 +120,12 @@ pub fn engine_memory(len: u64) -> Result<u64, Errno> {
 /// The same for a stack, whose lowest page can't be accessed.
 pub fn engine_stack(len: u64) -> Result<u64, Errno> {
     let stack = engine_memory(len)?;
-    // SAFETY: mapped just now. Where the kernel can't split a mapping any more the stack has no guard.
-    let _ = unsafe { mprotect(stack, 4096, libc::PROT_NONE) };
+    // SAFETY: mapped just now. Where the kernel can't split a mapping any more the stack has no guard. A huge page would be the better part
+    // of a thread's memory.
+    let _ = unsafe {
+        let _ = madvise(stack, len, libc::MADV_NOHUGEPAGE);
+        mprotect(stack, 4096, libc::PROT_NONE)
+    };
     Ok(stack)
 }
 
@@ -199,11 +203,12 @@ pub fn close(fd: i32) {
 }
 
 /// Moves `fd` to the number `to` (replacing what was there); `cloexec` as given.
-pub fn move_fd(fd: i32, to: i32) -> Result<(), Errno> {
+pub fn move_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
     if fd == to {
         return Ok(());
     }
-    let args = [fd as u64, to as u64, 0, 0, 0, 0];
+    let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
+    let args = [fd as u64, to as u64, flags as u64, 0, 0, 0];
     // SAFETY: both numbers are the engine's own descriptors.
     let moved = match unsafe { call(libc::SYS_dup3, args) } {
         // The program may have lowered the limit of open files since the numbers were chosen.

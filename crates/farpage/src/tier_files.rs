@@ -252,7 +252,7 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
         return Err(Errno(libc::ESTALE));
     }
     discard::ask_again(index);
-    sys::move_fd(opened, number)
+    sys::move_fd(opened, number, false)
 }
 
 /// Puts the pool to an area's number: for reading, if that can be had, so that nothing is written over it by mistake.
@@ -261,7 +261,7 @@ fn hold_pool(pool: i32, number: i32) -> Result<(), Errno> {
     let path = sys::path(&["/proc/self/fd/", own.text()]);
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
     if let Ok(opened) = sys::open(path, libc::O_RDONLY) {
-        return sys::move_fd(opened, number);
+        return sys::move_fd(opened, number, false);
     }
     // SAFETY: the number is ours; no page of the tree lies in the file that it held.
     unsafe { sys::call(libc::SYS_dup2, [pool as u64, number as u64, 0, 0, 0, 0]) }.map(drop)

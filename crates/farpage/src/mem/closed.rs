@@ -8,8 +8,7 @@
 //! open and is closed by mprotect stays counted, for its content stays. A page that is in neither set counts when it is opened: nobody saw
 //! how it was mapped. malloc counts what it uses of its memory by itself.
 //!
-//! Memory that mremap moves is as open at its new place as it was, if it was open; else all of it is closed there, and counts again when it
-//! is opened. What finds no room in the set counts as if it were open.
+//! Memory that mremap moves is as open at its new place as it was. What finds no room in the set counts as if it were open.
 //!
 //! # Safety
 //! The set is used by who holds the lock of `Mm::maps`, in memory of its own that is never given back.
@@ -28,9 +27,6 @@ const RANGES_MAX: usize = 65_536;
 struct Closed {
     set: RangeMap<'static>,
     has_memory: bool,
-    /// The process that has counted by this set, and whether it was active when it last did.
-    owner: i32,
-    was_active: bool,
 }
 
 struct Shared(UnsafeCell<Closed>);
@@ -41,8 +37,6 @@ unsafe impl Sync for Shared {}
 static CLOSED: Shared = Shared(UnsafeCell::new(Closed {
     set: RangeMap::new(&mut []),
     has_memory: false,
-    owner: 0,
-    was_active: false,
 }));
 
 impl Closed {
@@ -57,21 +51,6 @@ impl Closed {
         }
         self.set.insert(lo, hi)
     }
-
-    /// A child of fork that was active from its start has its parent's counts, and so this set. One that was dormant begins with none: all
-    /// that it has inherited is closed. Which of both it was can't be told if its parent became active after it had last counted here; then
-    /// some counts twice.
-    fn adopt(&mut self, mm: &Mm, maps: &RangeMap<'_>) {
-        if self.owner != mm.number() && !self.was_active {
-            // Another thread may have been in the middle of a change at the fork.
-            self.set.clear();
-            for range in maps.iter() {
-                let _ = self.insert(range.start, range.end);
-            }
-        }
-        self.owner = mm.number();
-        self.was_active = mm.is_active();
-    }
 }
 
 /// Runs `f` on what is mapped and what of it is closed. Signals are blocked.
@@ -80,8 +59,20 @@ fn locked<R>(mm: &Mm, f: impl FnOnce(&mut RangeMap<'static>, &mut Closed) -> R) 
     let maps = guard.as_mut()?;
     // SAFETY: the lock is held, and nothing that is called in it takes it again.
     let closed = unsafe { &mut *CLOSED.0.get() };
-    closed.adopt(mm, maps);
     Some(f(maps, closed))
+}
+
+/// In a child forked while dormant, whose counts begin with none: all that it has inherited is closed. (Another thread may have been in the
+/// middle of a change.) One forked while active has its parent's counts, and so its set.
+pub fn begin_anew(mm: &Mm) {
+    let mask = sys::block_signals();
+    locked(mm, |maps, closed| {
+        closed.set.clear();
+        maps.iter().for_each(|range| {
+            let _ = closed.insert(range.start, range.end);
+        });
+    });
+    sys::set_mask(mask);
 }
 
 /// How many of pages `lo..hi` would count more if all could be written. Signals need not be blocked.
@@ -130,21 +121,30 @@ pub(super) fn leave(mm: &Mm, lo: u64, hi: u64) -> u64 {
     fewer.unwrap_or(0)
 }
 
-/// mremap may have moved a mapping to pages `lo..hi`. What is closed and not mapped any more was a part of it.
-pub(super) fn arrive(mm: &Mm, lo: u64, hi: u64) {
-    locked(mm, |maps, closed| {
-        let mut has_moved = false;
-        // Each turn removes one.
-        while let Some(gone) = first_outside(&closed.set, maps) {
-            has_moved = true;
-            if closed.set.remove(gone.start, gone.end).is_err() {
-                break;
-            }
+/// mremap has moved the mapping `from` to `to`, what is more of it at its end being open; how many pages more count now. `replaces`: what
+/// was at the new place counted. `stays`: so does what was left at the old one.
+pub(super) fn moved(mm: &Mm, from: Range, to: Range, replaces: bool, stays: bool) -> i64 {
+    let more = locked(mm, |maps, closed| {
+        let count = |maps: &RangeMap<'_>, closed: &Closed, of: Range| {
+            counted(maps, &closed.set, of.start, of.end) as i64
+        };
+        let before = count(maps, closed, from) + if replaces { count(maps, closed, to) } else { 0 };
+        let _ = closed.set.remove(to.start, to.end);
+        let mut at = from.start;
+        while at < from.end {
+            let part = parts(&closed.set, at, from.end).next();
+            let Some(part) = part else { break };
+            at = part.end;
+            let there = |page| to.start + (page - from.start);
+            let _ = closed.insert(there(part.start), there(part.end));
         }
-        if has_moved {
-            let _ = closed.insert(lo, hi);
+        let _ = maps.insert(to.start, to.end);
+        if !stays && maps.remove(from.start, from.end).is_ok() {
+            let _ = closed.set.remove(from.start, from.end);
         }
+        count(maps, closed, from) + count(maps, closed, to) - before
     });
+    more.unwrap_or(0)
 }
 
 /// The parts of the set in `lo..hi`.
@@ -163,17 +163,6 @@ fn counted(maps: &RangeMap<'_>, closed: &RangeMap<'_>, lo: u64, hi: u64) -> u64 
     parts(maps, lo, hi)
         .map(|part| part.pages() - within(closed, part))
         .sum()
-}
-
-/// The first part of a range of `set` that is not in `maps`.
-fn first_outside(set: &RangeMap<'_>, maps: &RangeMap<'_>) -> Option<Range> {
-    set.iter().find_map(|range| {
-        let start = maps.range_of(range.start).map_or(range.start, |known| known.end);
-        let end = parts(maps, start, range.end)
-            .next()
-            .map_or(range.end, |known| known.start);
-        (start < end).then_some(Range { start, end })
-    })
 }
 
 #[cfg(test)]
@@ -207,19 +196,5 @@ mod tests {
         assert_eq!([in_range(12, 14), in_range(13, 16), in_range(20, 30)], [0, 2, 0]);
         assert_eq!([in_range(11, 13), in_range(39, 41), in_range(50, 100)], [1, 1, 5]);
         assert_eq!(in_range(15, 15), 0);
-    }
-
-    #[test]
-    fn what_has_moved_away_is_found() {
-        let first = |mapped: &[(u64, u64)], shut: &[(u64, u64)]| {
-            with(mapped, shut, |maps, closed| {
-                first_outside(closed, maps).map(|range| (range.start, range.end))
-            })
-        };
-        assert_eq!(first(&[(10, 20), (30, 40)], &[(12, 20), (30, 40)]), None);
-        assert_eq!(first(&[(10, 20)], &[(12, 14), (30, 40)]), Some((30, 40)));
-        assert_eq!(first(&[(10, 20), (24, 30)], &[(15, 28)]), Some((20, 24)));
-        assert_eq!(first(&[(24, 30)], &[(15, 28)]), Some((15, 24)));
-        assert_eq!(first(&[], &[(15, 28)]), Some((15, 28)));
     }
 }
