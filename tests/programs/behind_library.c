@@ -1,41 +1,20 @@
 /* What `behind` has preloaded: a malloc that comes behind farpage's in the look-up of symbols, as libjemalloc's does. Its behind_new stands for
  * the operator new there, which takes a block without calling malloc, and behind_delete for the operator delete, which calls free. */
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+#include "bump.h"
 
-enum { ROOM = 1 << 30, HEAD = 16 };
-static _Atomic(char *) room;
-static atomic_size_t used;
+#include <stdlib.h>
+
 /* Blocks that came to free. */
 atomic_int behind_freed;
 
 bool behind_has(const void *p)
 {
-	return (const char *)p >= room && (const char *)p < room + ROOM;
+	return bump_has(p);
 }
 
-/* Blocks are never given back. */
 void *behind_new(size_t size)
 {
-	char *start = room;
-	if (!start) {
-		char *fresh = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (fresh == MAP_FAILED)
-			return NULL;
-		if (!atomic_compare_exchange_strong(&room, &start, fresh))
-			munmap(fresh, ROOM);
-		start = room;
-	}
-	size_t len = (size + HEAD + 15) & ~(size_t)15;
-	size_t at = atomic_fetch_add(&used, len);
-	if (at + len > ROOM)
-		return NULL;
-	*(size_t *)(start + at) = size;
-	return start + at + HEAD;
+	return bump(size);
 }
 
 void behind_delete(void *p)
@@ -50,7 +29,7 @@ void *malloc(size_t size)
 
 size_t malloc_usable_size(void *p)
 {
-	return p ? *(size_t *)((char *)p - HEAD) : 0;
+	return p ? bump_size(p) : 0;
 }
 
 void free(void *p)
@@ -69,12 +48,7 @@ void *calloc(size_t n, size_t size)
 
 void *realloc(void *p, size_t size)
 {
-	void *fresh = behind_new(size);
-	if (p && fresh) {
-		if (!behind_has(p))
-			abort();
-		size_t before = *(size_t *)((char *)p - HEAD);
-		memcpy(fresh, p, before < size ? before : size);
-	}
-	return fresh;
+	if (p && !behind_has(p))
+		abort();
+	return bump_again(p, size);
 }

@@ -79,6 +79,10 @@ size_t first_bad(const void *p, size_t len, uint64_t tag);
 void *map_anon(size_t len);
 /* Where managed memory begins. */
 #define MANAGED ((uintptr_t)0x2a0000000000)
+static inline bool is_managed(const void *p)
+{
+	return (uintptr_t)p >> 40 == MANAGED >> 40;
+}
 /* What leaves at once on advice: whole aligned pieces of this size. */
 #define WINDOW (64 * PAGE)
 /* One of them, of fresh memory. */

@@ -12,7 +12,7 @@ enum { TURNS = 2000 };
 #define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
 
 /* The filter comes with management. */
-static bool is_managed(void)
+static bool has_filter(void)
 {
 	char text[4096];
 	FILE *file = fopen("/proc/self/status", "r");
@@ -40,7 +40,7 @@ static void toggles(void)
 	}
 	CHECK_EQ("content", 1, p[0]);
 	munmap(p, MIB);
-	CHECK("it fits", !is_managed());
+	CHECK("it fits", !has_filter());
 }
 
 /* The same in a reservation, in parts that are not always the same. */
@@ -55,7 +55,7 @@ static void parts(void)
 		CHECK_OK("closed", mprotect(p + from * MIB, MIB, PROT_NONE));
 	}
 	munmap(p, PARTS * MIB);
-	CHECK("it fits", !is_managed());
+	CHECK("it fits", !has_filter());
 }
 
 /* A heap that commits by mprotect, or by mmap, and gives back by mmap. */
@@ -73,7 +73,7 @@ static void heap(void)
 		CHECK("given back", mmap(p + MIB, 2 * MIB, PROT_NONE, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0) == p + MIB);
 	}
 	munmap(p, 4 * MIB);
-	CHECK("it fits", !is_managed());
+	CHECK("it fits", !has_filter());
 }
 
 /* What the kernel refuses, at the start and halfway. */
@@ -88,7 +88,7 @@ static void refused(void)
 		CHECK_OK("closed", mprotect(p, MIB, PROT_NONE));
 	}
 	munmap(p, 4 * MIB);
-	CHECK("it fits", !is_managed());
+	CHECK("it fits", !has_filter());
 }
 
 /* Moved, grown and unmapped. */
@@ -106,7 +106,7 @@ static void moved(void)
 		if (behind != MAP_FAILED)
 			munmap(behind, PAGE);
 	}
-	CHECK("it fits", !is_managed());
+	CHECK("it fits", !has_filter());
 }
 
 /* Before anything else was opened or closed: here and in a child. */
@@ -119,7 +119,7 @@ static void first_in(void *unused)
 	char *p = map_anon(len);
 	CHECK_OK("closed", mprotect(p, len, PROT_READ));
 	CHECK_OK("opened again", mprotect(p, len, RW));
-	CHECK("it fits", !is_managed());
+	CHECK("it fits", !has_filter());
 	munmap(p, len);
 }
 
@@ -145,7 +145,7 @@ static void moved_onto(void)
 	}
 	munmap(open, MIB);
 	munmap(reserved, PLACES * MIB);
-	CHECK("it fits", !is_managed());
+	CHECK("it fits", !has_filter());
 }
 
 /* Read-only memory that grows by being moved. */
@@ -160,7 +160,7 @@ static void grown_closed(void)
 		if (behind != MAP_FAILED)
 			munmap(behind, PAGE);
 	}
-	CHECK("it fits", !is_managed());
+	CHECK("it fits", !has_filter());
 }
 
 /* Half the budget and more, opened in one way or another: managed before all of it can be touched. */
@@ -171,7 +171,7 @@ static void by_mprotect(void *unused)
 	char *p = reserve(len);
 	for (size_t at = 0; at < len; at += MIB)
 		CHECK_OK("opened", mprotect(p + at, MIB, RW));
-	CHECK("it is managed", is_managed());
+	CHECK("it is managed", has_filter());
 }
 
 static void after_reservations(void *unused)
@@ -182,7 +182,7 @@ static void after_reservations(void *unused)
 	for (int turn = 0; turn < 4; turn++)
 		munmap(reserve(len), len);
 	map_anon(len);
-	CHECK("it is managed", is_managed());
+	CHECK("it is managed", has_filter());
 }
 
 /* What MREMAP_DONTUNMAP leaves is two mappings. */
@@ -198,7 +198,7 @@ static void after_copies(void *unused)
 		munmap(q, MIB);
 	}
 	map_anon(len);
-	CHECK("it is managed", is_managed());
+	CHECK("it is managed", has_filter());
 }
 
 static void moved_closed(void *unused)
@@ -209,14 +209,14 @@ static void moved_closed(void *unused)
 	p = mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, place);
 	CHECK("moved", p == place);
 	CHECK_OK("opened", mprotect(p, len, RW));
-	CHECK("it is managed", is_managed());
+	CHECK("it is managed", has_filter());
 }
 
 /* What was mapped before a fork counts in the child when it is opened there. */
 static void inherited(void *p)
 {
 	CHECK_OK("opened", mprotect(p, (size_mb + 32) * MIB, RW));
-	CHECK("it is managed", is_managed());
+	CHECK("it is managed", has_filter());
 }
 
 /* Each child by itself: the last one's count is given back when the supervisor has seen its end. */
@@ -235,7 +235,7 @@ static void in_time(void)
 	expect_managed("moved while closed", moved_closed, NULL);
 	expect_managed("inherited", inherited, reserved);
 	munmap(reserved, (size_mb + 32) * MIB);
-	CHECK("the children were, not this one", !is_managed());
+	CHECK("the children were, not this one", !has_filter());
 }
 
 int main(int argc, char **argv)

@@ -70,10 +70,10 @@ static void calls(void)
 	free(p);
 }
 
-static bool is_managed(void)
+static bool has_managed_malloc(void)
 {
 	char *p = must_malloc(MIB);
-	bool managed = (uintptr_t)p >> 40 == MANAGED >> 40;
+	bool managed = is_managed(p);
 	free(p);
 	return managed;
 }
@@ -120,7 +120,7 @@ static void execs(void)
 	snprintf(bare[0], PAGE, "LD_PRELOAD=%s", preload ? preload : "");
 	char **argv = cold_alloc(4 * sizeof *argv);
 	argv[1] = cold_string("--child");
-	argv[2] = cold_string(is_managed() ? "1" : "0");
+	argv[2] = cold_string(has_managed_malloc() ? "1" : "0");
 	argv[3] = NULL;
 	for (int vforks = 0; vforks < 2; vforks++) {
 		for (int way = 0; way < WAYS; way++) {
@@ -157,7 +157,7 @@ static void execs(void)
 int main(int argc, char **argv)
 {
 	if (argc == 3 && strcmp(argv[1], "--child") == 0)
-		return is_managed() == (argv[2][0] == '1') && &hooked_execs ? 7 : 8;
+		return has_managed_malloc() == (argv[2][0] == '1') && &hooked_execs ? 7 : 8;
 	check_init(argv);
 	size_mb = argc > 1 ? strtoul(argv[1], NULL, 10) : 16;
 	if (!CHECK("hooked.so is preloaded", &hooked_execs))

@@ -1,40 +1,23 @@
 /* A program with an allocator of its own, as rustc, Redis or MariaDB may have: it comes before any library in the look-up of
  * symbols. Blocks are never given back.
  * Usage: own_malloc [MIB] */
+#include "bump.h"
 #include "check.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-enum { ROOM = 1 << 30, HEAD = 16, THREADS = 8 };
-static _Atomic(char *) room;
-static atomic_size_t used;
+enum { THREADS = 8 };
 
 void *malloc(size_t size)
 {
-	char *start = room;
-	if (!start) {
-		char *fresh = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (fresh == MAP_FAILED)
-			return NULL;
-		if (!atomic_compare_exchange_strong(&room, &start, fresh))
-			munmap(fresh, ROOM);
-		start = room;
-	}
-	size_t at = used, len;
-	do {
-		len = (size + HEAD + 15) & ~(size_t)15;
-		if (at + len > ROOM)
-			return NULL;
-	} while (!atomic_compare_exchange_weak(&used, &at, at + len));
-	*(size_t *)(start + at) = size;
-	return start + at + HEAD;
+	return bump(size);
 }
 
 void free(void *p)
 {
-	if (p && ((char *)p < room || (char *)p >= room + ROOM))
+	if (p && !bump_has(p))
 		abort();
 }
 
@@ -45,11 +28,7 @@ void *calloc(size_t n, size_t size)
 
 void *realloc(void *p, size_t size)
 {
-	void *fresh = malloc(size);
-	if (p && fresh) {
-		size_t before = *(size_t *)((char *)p - HEAD);
-		memcpy(fresh, p, before < size ? before : size);
-	}
+	void *fresh = bump_again(p, size);
 	free(p);
 	return fresh;
 }
@@ -64,7 +43,7 @@ static void *body(void *arg)
 	free(p);
 	free(strdup("a string of libc's"));
 	p = reallocarray(NULL, 10, 100);
-	CHECK("reallocarray's block is the program's", p && p >= room && p < room + ROOM);
+	CHECK("reallocarray's block is the program's", p && bump_has(p));
 	free(reallocarray(p, 20, 100));
 	return NULL;
 }

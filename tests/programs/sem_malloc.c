@@ -65,11 +65,6 @@ static void memalign_errors(void)
 	free(p);
 }
 
-static bool is_managed(const void *p)
-{
-	return (uintptr_t)p >> 40 == MANAGED >> 40;
-}
-
 /* libc's, which is to come to where malloc does. */
 static void array(void)
 {

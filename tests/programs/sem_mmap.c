@@ -575,7 +575,7 @@ static void reservations(void)
 /* Not where this program runs by itself. */
 static void check_managed(const char *what, const char *p)
 {
-	CHECK(what, getenv("FARPAGE_POOL_FD") == NULL || (uintptr_t)p >> 40 == MANAGED >> 40);
+	CHECK(what, getenv("FARPAGE_POOL_FD") == NULL || is_managed(p));
 }
 
 /* Heaps of other languages: their reservations were a little, or a lot, larger than what is managed, and all of the heap was the kernel's. */

@@ -2,10 +2,10 @@
 
 import sys
 
+from cases import require
 from common import check
 from context import test
 from programs import INPUTS, compile_java
-from cases import require
 from semantics_test import failures, program
 
 
@@ -30,14 +30,17 @@ def java_grows(context):
     check(got.code == 0 and got.out == truth.out, failures(got))
 
 
-# Fills its budget, then starts a program that is not managed.
-STARTER = """
-import os, subprocess, sys
+# Fills its budget.
+FILLS = """
 block = bytearray(60 << 20)
 for at in range(0, len(block), 4096):
     block[at] = 1
+"""
+# Then starts a program that is not managed.
+STARTER = f"""{FILLS}
+import os, subprocess, sys
 assert b"Seccomp:\\t2" in open("/proc/self/status", "rb").read(), "not managed"
-sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]], env={**os.environ, "FARPAGE_DISABLE": "1"}).returncode)
+sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]], env={{**os.environ, "FARPAGE_DISABLE": "1"}}).returncode)
 """
 # Opens more files than its soft limit of before, closes each, and looks which are closed.
 OPENER = """
@@ -66,11 +69,8 @@ def unmanaged_child_files(context):
 
 
 # Fills its budget, makes a pid namespace, and starts a program in there that is not managed.
-APART = """
+APART = f"""{FILLS}
 import ctypes, os
-block = bytearray(60 << 20)
-for at in range(0, len(block), 4096):
-    block[at] = 1
 assert ctypes.CDLL(None, use_errno=True).unshare(0x20000000) == 0, ctypes.get_errno()
 child = os.fork()
 if child == 0:

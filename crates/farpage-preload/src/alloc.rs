@@ -172,13 +172,14 @@ const LIBCS: usize = 1;
 #[cold]
 fn find_next() {
     BEHIND[FREE].store(LIBCS, Ordering::Relaxed);
+    let free = real::look_up(c"free");
+    if free == 0 || internal::is_libc(free) {
+        return;
+    }
     for (place, name) in [(REALLOC, c"realloc"), (USABLE_SIZE, c"malloc_usable_size")] {
         BEHIND[place].store(real::look_up(name), Ordering::Relaxed);
     }
-    let free = real::look_up(c"free");
-    if free != 0 && !internal::is_libc(free) {
-        BEHIND[FREE].store(free, Ordering::Release);
-    }
+    BEHIND[FREE].store(free, Ordering::Release);
 }
 
 /// The next function of that name, if the block is not ours but another malloc's.
@@ -276,7 +277,7 @@ unsafe extern "C" fn free_beside_others(pointer: *mut c_void) {
     type Free = unsafe extern "C" fn(*mut c_void);
     // SAFETY: a free, and a block of its malloc's; else as the caller's.
     unsafe {
-        match next_for(pointer, FREE) {
+        match next_beside_libc(pointer, FREE) {
             Some(next) => core::mem::transmute::<usize, Free>(next)(pointer),
             None => free_own(pointer),
         }

@@ -113,9 +113,10 @@ fn by_other(nr: i64, args: [u64; 6], call: impl Fn() -> c_int) -> i64 {
     let (own, borrowed) = (sys::gettid(), vfork::is_borrowed(mm()));
     let mut done = -i64::from(libc::EFAULT);
     for _ in 0..if borrowed { vfork::TRIES } else { 1 } {
-        let mut pins = match mm().is_active() {
-            true => Pins::of_call(mm(), nr, &args),
-            false => Pins::new(),
+        let mut pins = if mm().is_active() {
+            Pins::of_call(mm(), nr, &args)
+        } else {
+            Pins::new()
         };
         if borrowed {
             pins.release(mm());
@@ -245,9 +246,10 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
 pub unsafe extern "C" fn farpage_execv(path: *const c_char, argv: Strings, search: c_int) -> c_int {
     // SAFETY: the program's environment.
     let envp = unsafe { environ };
-    match search != 0 {
-        true => by_search(Real::execlp, path, argv, envp),
-        false => by_path(Real::execl, path, argv, envp),
+    if search != 0 {
+        by_search(Real::execlp, path, argv, envp)
+    } else {
+        by_path(Real::execl, path, argv, envp)
     }
 }
 

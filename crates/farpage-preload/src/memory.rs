@@ -108,14 +108,9 @@ pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
     lock(libc::SYS_mlock, addr, len, 0, true)
 }
 
-/// Whether mlock2 has these flags. The kernel refuses others before it looks at the memory.
-pub fn are_lock_flags(flags: c_int) -> bool {
-    flags & !(libc::MLOCK_ONFAULT as c_int) == 0
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_int) -> c_int {
-    if !are_lock_flags(flags) {
+    if !mem::are_lock_flags(flags) {
         return result(-i64::from(libc::EINVAL)) as c_int;
     }
     lock(libc::SYS_mlock2, addr, len, flags as u64, true)

@@ -103,9 +103,10 @@ pub fn is_libcs(real: Real) -> bool {
     let mut found = slot.load(Ordering::Relaxed);
     if found == owner::UNKNOWN {
         let function = address(real) as usize;
-        found = match function == 0 || internal::is_libc(function) {
-            true => owner::LIBC,
-            false => owner::OTHER,
+        found = if function == 0 || internal::is_libc(function) {
+            owner::LIBC
+        } else {
+            owner::OTHER
         };
         slot.store(found, Ordering::Relaxed);
     }

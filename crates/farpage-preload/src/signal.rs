@@ -349,9 +349,6 @@ pub unsafe extern "C" fn syscall(nr: i64, a: u64, b: u64, c: u64, d: u64, e: u64
         // SAFETY: takes numbers.
         return i64::from(unsafe { crate::memory::mlockall(a as c_int) });
     }
-    if nr == libc::SYS_mlock2 && !crate::memory::are_lock_flags(c as c_int) {
-        return result(-i64::from(libc::EINVAL));
-    }
     if nr == libc::SYS_unshare {
         // SAFETY: takes flags.
         return i64::from(unsafe { crate::descriptors::unshare(a as c_int) });

@@ -201,11 +201,7 @@ pub fn register_all(mm: &Mm, mut then: impl FnMut(u64, u64) -> Result<(), Errno>
                 return then(lo, hi);
             }
         }
-        each_plain_part(addr, addr + len, |from, to| {
-            keep_dumped(from, to - from);
-            mm.register(from, to - from)?;
-            then(page_of(from), page_of(to))
-        })
+        register_parts(mm, addr, addr + len, &mut then)
     })
 }
 
@@ -234,11 +230,18 @@ pub fn is_plain(start: u64, end: u64) -> Result<bool, Errno> {
     Ok(plain == end - start)
 }
 
-/// Registers what can be registered of a range in which the program has mapped something else in places.
-pub fn register_parts(mm: &Mm, start: u64, end: u64) -> Result<(), Errno> {
+/// Registers what can be registered of a range in which the program has mapped something else in places, and calls `then` with the pages of
+/// each part.
+pub fn register_parts(
+    mm: &Mm,
+    start: u64,
+    end: u64,
+    mut then: impl FnMut(u64, u64) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     each_plain_part(start, end, |from, to| {
         keep_dumped(from, to - from);
-        mm.register(from, to - from)
+        mm.register(from, to - from)?;
+        then(page_of(from), page_of(to))
     })
 }
 

@@ -55,19 +55,20 @@ impl SignalState {
 /// Closes all files that were there when this program began: they are not closed by exec, and each that was opened since is. The
 /// standard ones are of nothing then.
 pub fn let_go() {
-    let_go_of(|_| true);
+    let_go_of(&[libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
 }
 
 /// The same, but for where this program tells what it has to: others learn when the command closes a pipe, and a lock ends with it.
 pub fn let_go_but_stderr() {
-    let_go_of(|fd| fd != libc::STDERR_FILENO);
+    let_go_of(&[libc::STDIN_FILENO, libc::STDOUT_FILENO]);
 }
 
-fn let_go_of(is_over: impl Fn(i32) -> bool) {
+/// Of all that are not standard ones, and of these.
+fn let_go_of(standard: &[i32]) {
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = open
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|fd| *fd > libc::STDERR_FILENO && is_over(*fd))
+        .filter(|fd| *fd > libc::STDERR_FILENO)
         .collect();
     for fd in numbers {
         // SAFETY: no file of ours is named by such a number.
@@ -84,7 +85,7 @@ fn let_go_of(is_over: impl Fn(i32) -> bool) {
         .map(OwnedFd::from)
         .or_else(|_| io::pipe().map(|(end, _)| end.into()));
     let Ok(nothing) = nothing else { return };
-    for fd in (libc::STDIN_FILENO..=libc::STDERR_FILENO).filter(|fd| is_over(*fd)) {
+    for &fd in standard {
         // SAFETY: the runtime has seen to it that these are nothing of ours.
         unsafe { libc::dup2(nothing.as_raw_fd(), fd) };
     }

@@ -34,7 +34,7 @@ use crate::sentinel;
 use crate::sys::{self, Errno};
 
 pub use crate::advice::{madvise, prefetch};
-pub use crate::residency::{mincore, mlock};
+pub use crate::residency::{are_lock_flags, mincore, mlock};
 
 /// Smaller anonymous mappings stay with the kernel: they are thread-local arenas, guard pages and the like.
 const MANAGE_MIN: u64 = 128 << 10;

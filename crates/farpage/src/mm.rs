@@ -24,6 +24,7 @@ use crate::errand::LENT;
 use crate::gate::{Gate, Spin};
 use crate::huge_places::Places;
 use crate::kept::Kept;
+use crate::mem::closed;
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry, entry_state};
 use crate::prefetch::Prefetcher;
 use crate::queue::Queue;
@@ -169,15 +170,17 @@ pub fn mm() -> &'static Mm {
 
 /// Makes the process dormant: the pool is attached, nothing is managed yet.
 pub fn init(pool: Pool, index: u32) -> Result<(), Errno> {
-    let bytes = (RANGES_MAX * size_of::<Range>()) as u64;
+    let bytes = (2 * RANGES_MAX * size_of::<Range>()) as u64;
     let memory = sys::engine_memory(bytes)?;
     // SAFETY: fresh zeroed memory of that size, never given back; Range is two u64.
-    let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, RANGES_MAX) };
+    let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, 2 * RANGES_MAX) };
+    let (mapped, closed) = entries.split_at_mut(RANGES_MAX);
     // SAFETY: init runs once, in the constructor, before mode leaves OFF; nobody reads the pool yet.
     unsafe { (*MM.pool.get()).write(pool) };
     MM.index.store(index, Ordering::Release);
     MM.be_own(sys::getpid());
-    *MM.maps.lock() = Some(RangeMap::new(entries));
+    *MM.maps.lock() = Some(RangeMap::new(mapped));
+    closed::begin(&MM, closed);
     MM.mode.store(mode::DORMANT, Ordering::Release);
     Ok(())
 }

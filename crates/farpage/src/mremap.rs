@@ -459,7 +459,7 @@ fn holds_foreign(mm: &Mm, lo: u64, hi: u64) -> bool {
 /// What has moved lost its registration. What is not managed has none: a file can't be registered, and shared memory must not be.
 fn register_again(mm: &Mm, lo: u64, hi: u64, is_foreign: bool) {
     let done = if is_foreign {
-        activate::register_parts(mm, address(lo), address(hi)).is_ok()
+        activate::register_parts(mm, address(lo), address(hi), |_, _| Ok(())).is_ok()
     } else {
         register(mm, lo, hi)
     };

@@ -88,14 +88,20 @@ pub fn go_on(set: &mut RangeMap<'_>, lo: u64, hi: u64) -> Result<(), Full> {
     }
 }
 
-/// The first part of the set in `at..hi`.
-pub fn first_within(set: &RangeMap<'_>, at: u64, hi: u64) -> Option<Range> {
-    set.iter()
-        .map(|range| Range {
-            start: range.start.max(at),
-            end: range.end.min(hi),
-        })
-        .find(|part| part.start < part.end)
+/// The parts of the set in `lo..hi`, none of them empty.
+pub fn parts<'a>(set: &'a RangeMap<'_>, lo: u64, hi: u64) -> impl Iterator<Item = Range> + 'a {
+    let from = set.ranges().partition_point(|range| range.end <= lo);
+    let rest = set.ranges().iter().skip(from);
+    rest.map(move |range| Range {
+        start: range.start.max(lo),
+        end: range.end.min(hi),
+    })
+    .take_while(|part| part.start < part.end)
+}
+
+/// The first of them.
+pub fn first_within(set: &RangeMap<'_>, lo: u64, hi: u64) -> Option<Range> {
+    parts(set, lo, hi).next()
 }
 
 /// An empty set in memory of its own; `None`: there is none.
@@ -138,6 +144,19 @@ mod tests {
             moved(range(200, 206), true),
             [(8, 12), (15, 20), (105, 107), (110, 130), (200, 202), (205, 206)]
         );
+    }
+
+    #[test]
+    fn parts_lie_within() {
+        let mut entries = [Range::EMPTY; 4];
+        let mut set = RangeMap::new(&mut entries);
+        for (lo, hi) in [(8, 12), (15, 20), (30, 40)] {
+            set.insert(lo, hi).unwrap();
+        }
+        let within = |lo, hi| parts(&set, lo, hi).collect::<Vec<_>>();
+        assert_eq!(within(10, 35), [range(10, 12), range(15, 20), range(30, 35)]);
+        assert_eq!(within(16, 18), [range(16, 18)]);
+        assert!(within(12, 15).is_empty() && within(17, 17).is_empty() && within(40, 50).is_empty());
     }
 
     #[test]

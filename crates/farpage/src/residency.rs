@@ -23,6 +23,12 @@ pub static LOCKED: RangeSet = RangeSet::new();
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
+/// Whether mlock2 has these flags. The kernel refuses others before it looks at the memory.
+#[must_use]
+pub fn are_lock_flags(flags: i32) -> bool {
+    flags & !(libc::MLOCK_ONFAULT as i32) == 0
+}
+
 /// mlock: the pages are brought in and stay. munlock lets them go again.
 pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
     let mm = mm();

@@ -488,7 +488,7 @@ pub fn memory_call(nr: i64, args: [u64; 6]) -> i64 {
             new: e,
             alone: false,
         }),
-        libc::SYS_mlock2 if c as i32 & !(libc::MLOCK_ONFAULT as i32) != 0 => -i64::from(libc::EINVAL),
+        libc::SYS_mlock2 if !mem::are_lock_flags(c as i32) => -i64::from(libc::EINVAL),
         libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => {
             mem::mlock(a, b, nr != libc::SYS_munlock).unwrap_or_else(|| perform_whole(nr, args))
         }

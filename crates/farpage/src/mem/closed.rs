@@ -11,50 +11,31 @@
 //! Memory that mremap moves is as open at its new place as it was. What finds no room in the set counts as if it were open.
 //!
 //! # Safety
-//! The set is used by who holds the lock of `Mm::maps`, in memory of its own that is never given back.
+//! The set is used by who holds the lock of `Mm::maps`.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 
-use farpage_core::range_map::{Full, Range, RangeMap};
+use farpage_core::range_map::{Range, RangeMap};
 
 use crate::mm::Mm;
+use crate::range_set::{carry, parts};
 use crate::sys;
 
-/// As many as there are ranges in `Mm::maps`.
-const RANGES_MAX: usize = 65_536;
-
-struct Closed {
-    set: RangeMap<'static>,
-    has_memory: bool,
-}
-
-struct Shared(UnsafeCell<Closed>);
+struct Shared(UnsafeCell<RangeMap<'static>>);
 
 // SAFETY: used by who holds a lock, as the file's note says.
 unsafe impl Sync for Shared {}
 
-static CLOSED: Shared = Shared(UnsafeCell::new(Closed {
-    set: RangeMap::new(&mut []),
-    has_memory: false,
-}));
+static CLOSED: Shared = Shared(UnsafeCell::new(RangeMap::new(&mut [])));
 
-impl Closed {
-    fn insert(&mut self, lo: u64, hi: u64) -> Result<(), Full> {
-        if !self.has_memory {
-            let bytes = (RANGES_MAX * size_of::<Range>()) as u64;
-            let memory = sys::engine_memory(bytes).map_err(|_| Full)?;
-            // SAFETY: fresh zeroed memory of that size, never given back; Range is two u64.
-            let entries = unsafe { core::slice::from_raw_parts_mut(memory as *mut Range, RANGES_MAX) };
-            self.set = RangeMap::new(entries);
-            self.has_memory = true;
-        }
-        self.set.insert(lo, hi)
-    }
+/// The process begins, with nothing mapped and room for so many ranges.
+pub fn begin(mm: &Mm, entries: &'static mut [Range]) {
+    locked(mm, |_, closed| *closed = RangeMap::new(entries));
 }
 
 /// Runs `f` on what is mapped and what of it is closed. Signals are blocked.
-fn locked<R>(mm: &Mm, f: impl FnOnce(&mut RangeMap<'static>, &mut Closed) -> R) -> Option<R> {
+fn locked<R>(mm: &Mm, f: impl FnOnce(&mut RangeMap<'static>, &mut RangeMap<'static>) -> R) -> Option<R> {
     let mut guard = mm.maps.lock();
     let maps = guard.as_mut()?;
     // SAFETY: the lock is held, and nothing that is called in it takes it again.
@@ -67,7 +48,7 @@ fn locked<R>(mm: &Mm, f: impl FnOnce(&mut RangeMap<'static>, &mut Closed) -> R) 
 pub fn begin_anew(mm: &Mm) {
     let mask = sys::block_signals();
     locked(mm, |maps, closed| {
-        closed.set.clear();
+        closed.clear();
         maps.iter().for_each(|range| {
             let _ = closed.insert(range.start, range.end);
         });
@@ -78,7 +59,7 @@ pub fn begin_anew(mm: &Mm) {
 /// How many of pages `lo..hi` would count more if all could be written. Signals need not be blocked.
 pub(super) fn uncounted(mm: &Mm, lo: u64, hi: u64) -> u64 {
     let mask = sys::block_signals();
-    let counted = locked(mm, |maps, closed| counted(maps, &closed.set, lo, hi));
+    let counted = locked(mm, |maps, closed| counted(maps, closed, lo, hi));
     sys::set_mask(mask);
     hi - lo - counted.unwrap_or(0)
 }
@@ -86,10 +67,10 @@ pub(super) fn uncounted(mm: &Mm, lo: u64, hi: u64) -> u64 {
 /// Pages `lo..hi` are mapped, and may be written; how many of them did not count before. Signals are blocked, as for what follows.
 pub(super) fn open(mm: &Mm, lo: u64, hi: u64) -> u64 {
     let fresh = locked(mm, |maps, closed| {
-        let before = counted(maps, &closed.set, lo, hi);
+        let before = counted(maps, closed, lo, hi);
         // What can't be noted counts once more when it is opened again.
         let _ = maps.insert(lo, hi);
-        let _ = closed.set.remove(lo, hi);
+        let _ = closed.remove(lo, hi);
         hi - lo - before
     });
     fresh.unwrap_or(hi - lo)
@@ -98,10 +79,10 @@ pub(super) fn open(mm: &Mm, lo: u64, hi: u64) -> u64 {
 /// Pages `lo..hi` are mapped anew, and do not count; how many of them did before (negative: so many do, for want of room).
 pub(super) fn close(mm: &Mm, lo: u64, hi: u64) -> i64 {
     let fewer = locked(mm, |maps, closed| {
-        let before = counted(maps, &closed.set, lo, hi);
+        let before = counted(maps, closed, lo, hi);
         let _ = maps.insert(lo, hi);
         let _ = closed.insert(lo, hi);
-        before as i64 - counted(maps, &closed.set, lo, hi) as i64
+        before as i64 - counted(maps, closed, lo, hi) as i64
     });
     fewer.unwrap_or(0)
 }
@@ -109,10 +90,10 @@ pub(super) fn close(mm: &Mm, lo: u64, hi: u64) -> i64 {
 /// Pages `lo..hi` are not mapped any more; how many of them counted.
 pub(super) fn leave(mm: &Mm, lo: u64, hi: u64) -> u64 {
     let fewer = locked(mm, |maps, closed| {
-        let before = counted(maps, &closed.set, lo, hi);
+        let before = counted(maps, closed, lo, hi);
         // A full map keeps a range that is free: lost address space, no harm.
         if maps.remove(lo, hi).is_ok() {
-            let _ = closed.set.remove(lo, hi);
+            let _ = closed.remove(lo, hi);
         } else {
             let _ = closed.insert(lo, hi);
         }
@@ -125,37 +106,17 @@ pub(super) fn leave(mm: &Mm, lo: u64, hi: u64) -> u64 {
 /// was at the new place counted. `stays`: so does what was left at the old one.
 pub(super) fn moved(mm: &Mm, from: Range, to: Range, replaces: bool, stays: bool) -> i64 {
     let more = locked(mm, |maps, closed| {
-        let count = |maps: &RangeMap<'_>, closed: &Closed, of: Range| {
-            counted(maps, &closed.set, of.start, of.end) as i64
+        let count = |maps: &RangeMap<'_>, closed: &RangeMap<'_>, of: Range| {
+            counted(maps, closed, of.start, of.end) as i64
         };
         let before = count(maps, closed, from) + if replaces { count(maps, closed, to) } else { 0 };
-        let _ = closed.set.remove(to.start, to.end);
-        let mut at = from.start;
-        while at < from.end {
-            let part = parts(&closed.set, at, from.end).next();
-            let Some(part) = part else { break };
-            at = part.end;
-            let there = |page| to.start + (page - from.start);
-            let _ = closed.insert(there(part.start), there(part.end));
-        }
+        // What a full map keeps counts on as it did.
+        let stays = stays || maps.remove(from.start, from.end).is_err();
         let _ = maps.insert(to.start, to.end);
-        if !stays && maps.remove(from.start, from.end).is_ok() {
-            let _ = closed.set.remove(from.start, from.end);
-        }
+        let _ = carry(closed, from, to, stays);
         count(maps, closed, from) + count(maps, closed, to) - before
     });
     more.unwrap_or(0)
-}
-
-/// The parts of the set in `lo..hi`.
-fn parts<'a>(set: &'a RangeMap<'_>, lo: u64, hi: u64) -> impl Iterator<Item = Range> + 'a {
-    let from = set.ranges().partition_point(|range| range.end <= lo);
-    let rest = set.ranges().iter().skip(from);
-    rest.take_while(move |range| range.start < hi)
-        .map(move |range| Range {
-            start: range.start.max(lo),
-            end: range.end.min(hi),
-        })
 }
 
 fn counted(maps: &RangeMap<'_>, closed: &RangeMap<'_>, lo: u64, hi: u64) -> u64 {
