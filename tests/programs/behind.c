@@ -1,6 +1,6 @@
 /* A library with a malloc of its own, behind.so, comes behind farpage's. What it makes in its own way comes to farpage's free, realloc and
  * malloc_usable_size, beside what farpage's malloc made: each block is given back to whom it is from. C++ programs with libjemalloc
- * ended by SIGSEGV at their first delete.
+ * ended by SIGSEGV at their first delete. What farpage's malloc made came to the reallocarray there, which knows its own alone.
  * Usage: behind [MIB] */
 #include "check.h"
 
@@ -29,6 +29,9 @@ static void turn(char *p, size_t size, uint64_t tag)
 	p = realloc(p, 2 * size);
 	CHECK_EQ("whose it is", is_others, behind_has(p));
 	CHECK_FILL("its content", p, size, tag);
+	p = reallocarray(p, 3, size);
+	CHECK_EQ("whose it is as an array", is_others, behind_has(p));
+	CHECK_FILL("an array's content", p, size, tag);
 	if (is_others)
 		behind_delete(p);
 	else

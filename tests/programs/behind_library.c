@@ -52,3 +52,10 @@ void *realloc(void *p, size_t size)
 		abort();
 	return bump_again(p, size);
 }
+
+void *reallocarray(void *p, size_t n, size_t size)
+{
+	if (p && !behind_has(p))
+		abort();
+	return bump_again(p, n * size);
+}

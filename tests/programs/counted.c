@@ -148,6 +148,20 @@ static void moved_onto(void)
 	CHECK("it fits", !has_filter());
 }
 
+/* Grown by being moved to where nothing is managed. */
+static void moved_away(void)
+{
+	static char place[2 * MIB] __attribute__((aligned(4096)));
+	for (int turn = 0; turn < TURNS; turn++) {
+		char *p = map_anon(MIB);
+		p[0] = 1;
+		if (!CHECK("moved", mremap(p, MIB, sizeof place, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place))
+			return;
+		CHECK_EQ("content", 1, place[0]);
+	}
+	CHECK("it fits", !has_filter());
+}
+
 /* Read-only memory that grows by being moved. */
 static void grown_closed(void)
 {
@@ -242,7 +256,7 @@ int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
 		{"first", first}, {"toggles", toggles}, {"parts", parts}, {"heap", heap}, {"refused", refused}, {"moved", moved},
-		{"moved_onto", moved_onto}, {"grown_closed", grown_closed}, {"in_time", in_time},
+		{"moved_onto", moved_onto}, {"moved_away", moved_away}, {"grown_closed", grown_closed}, {"in_time", in_time},
 	};
 	return run_groups(argc, argv, groups, NELEM(groups));
 }

@@ -1,9 +1,18 @@
-/* Fills memory and verifies it. Usage: fill MIB [ROUNDS] [mmap|noreserve|malloc] [SECONDS]
+/* Fills memory and verifies it. Usage: fill MIB [ROUNDS] [mmap|noreserve|malloc] [SECONDS|PATH]
  * Each round fills all of it anew and verifies it twice, forwards and in a scattered order; then it holds the memory
- * for SECONDS (default 0) and verifies it once more. Prints `ok fill MIB`. */
+ * for SECONDS (default 0) and verifies it once more. With a PATH it holds it until there is such a file, and begins no
+ * round but the first where there is. Prints `ok fill MIB`. */
 #include "check.h"
 
+#include <ctype.h>
 #include <sys/mman.h>
+
+static const char *go;
+
+static bool may_go(void)
+{
+	return go && access(go, F_OK) == 0;
+}
 
 /* Memory that is promised whether there is room for it or not. */
 static char *map_noreserve(size_t len)
@@ -19,14 +28,18 @@ int main(int argc, char **argv)
 	size_t mb = argc > 1 ? strtoul(argv[1], NULL, 10) : 0;
 	unsigned rounds = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 1;
 	bool mapped = argc > 3 && strcmp(argv[3], "mmap") == 0, promised = argc > 3 && strcmp(argv[3], "noreserve") == 0;
-	unsigned seconds = argc > 4 ? (unsigned)strtoul(argv[4], NULL, 10) : 0;
+	const char *until = argc > 4 ? argv[4] : "0";
+	go = isdigit((unsigned char)*until) ? NULL : until;
+	unsigned seconds = (unsigned)strtoul(until, NULL, 10);
+	uint64_t last = 0;
 	if (mb == 0) {
 		say("usage: %s MIB [ROUNDS] [mmap|noreserve|malloc] [SECONDS]", argv[0]);
 		return 2;
 	}
 	char *p = mapped ? map_anon(mb * MIB) : promised ? map_noreserve(mb * MIB) : must_malloc(mb * MIB);
 	size_t chunks = mb * 16, chunk = MIB / 16;
-	for (uint64_t round = 1; round <= rounds; round++) {
+	for (uint64_t round = 1; round <= rounds && (round == 1 || !may_go()); round++) {
+		last = round;
 		for (size_t i = 0; i < chunks; i++)
 			fill(p + i * chunk, chunk, (round << 32) + i);
 		for (size_t i = 0; i < chunks; i++)
@@ -36,10 +49,12 @@ int main(int argc, char **argv)
 			CHECK_FILL("scattered", p + j * chunk, chunk, (round << 32) + j);
 		}
 	}
-	if (seconds) {
+	if (seconds || go) {
 		sleep_ms(seconds * 1000);
-		for (size_t i = 0; rounds && i < chunks; i++)
-			CHECK_FILL("after holding it", p + i * chunk, chunk, ((uint64_t)rounds << 32) + i);
+		while (go && !may_go())
+			sleep_ms(20);
+		for (size_t i = 0; last && i < chunks; i++)
+			CHECK_FILL("after holding it", p + i * chunk, chunk, (last << 32) + i);
 	}
 	if (mapped || promised)
 		munmap(p, mb * MIB);

@@ -31,7 +31,7 @@ static void *rest_main(void *small)
 	/* The supervisor looks each 20 ms, later where the machine is busy. */
 	for (size_t at = 0; at < sizeof plain; at += MIB) {
 		fill(plain + at, MIB, at);
-		sleep_ms(100);
+		sleep_ms(200);
 	}
 	for (int round = 0; round < 2; round++) {
 		CHECK_FILL("the data", data, len, 1);

@@ -57,6 +57,10 @@ int main(int argc, char **argv)
 		char *fails[] = {"/no/such/program", NULL};
 		CHECK_ERR("exec of nothing", ENOENT, execv(fails[0], fails));
 		CHECK_EQ("what was asked for stays", legacy, personality(0xffffffff));
+		CHECK_EQ("a shell that is asked for", 0, system("exit 0"));
+		FILE *stream = popen("exit 0", "r");
+		CHECK_EQ("another", 0, pclose(stream));
+		CHECK_EQ("what was asked for still stays", legacy, personality(0xffffffff));
 	}
 	if (strcmp(way, "libc") == 0)
 		execv("/proc/self/exe", again);

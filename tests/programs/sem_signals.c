@@ -339,14 +339,16 @@ static void interrupted(void)
 	int fds[2];
 	CHECK_OK("pipe", pipe(fds));
 	char *p = must_malloc(MIB);
-	struct itimerval once = {{0, 0}, {0, 20000}};
+	/* Again, should this thread have to wait for a CPU, or for its pages, until after the first. */
+	const struct itimerval once = {{0, 0}, {0, 20000}}, often = {{0, 200000}, {0, 20000}}, never = {0};
 	struct sigaction act = {.sa_handler = tick};
 	fill(p, MIB, 30);
 	tick_fd = -1;
 	sigaction(SIGALRM, &act, NULL);
 	chill();
-	setitimer(ITIMER_REAL, &once, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
 	CHECK_ERR("read is interrupted", EINTR, read(fds[0], p, MIB));
+	setitimer(ITIMER_REAL, &never, NULL);
 	CHECK_FILL("buffer of the interrupted read", p, MIB, 30);
 	tick_fd = fds[1];
 	act.sa_flags = SA_RESTART;
@@ -360,8 +362,9 @@ static void interrupted(void)
 	sigaction(SIGALRM, &act, NULL);
 	fill(p, MIB, 31);
 	chill();
-	setitimer(ITIMER_REAL, &once, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
 	CHECK_EQ("a write that fills a pipe returns its part", 65536, write(fds[1], p, MIB));
+	setitimer(ITIMER_REAL, &never, NULL);
 	char *q = must_malloc(MIB);
 	CHECK_EQ("read", 65536, read(fds[0], q, MIB));
 	CHECK_FILL("the part", q, 65536, 31);

@@ -376,6 +376,7 @@ static void ends_before_its_vfork(void *how)
  * a file that it mapped there was taken off the books of whoever had the process's place by then. */
 static void vfork_outlives(void)
 {
+	move();
 	static struct outliving ways[] = {
 		{outlived_is_right, "memory", 600},
 		{forked_child_is_right, "memory of a child", 600},
@@ -400,6 +401,7 @@ static void vfork_outlives(void)
 /* A vfork child maps a file in place of its parent's memory, which needs a descriptor of its own. */
 static void vfork_maps_a_file(void)
 {
+	move();
 	char *p = map_anon(4 * MIB), *text = must_malloc(MIB);
 	for (int way = 0; way < 2; way++) {
 		int kind = way ? MAP_SHARED : MAP_PRIVATE;
@@ -445,6 +447,7 @@ static int clone_main(void *argument)
  * by thread its end was not told. */
 static void clone_writes_numbers(void)
 {
+	move();
 	const size_t stack_len = 64 * PAGE;
 	const int flags = CLONE_VM | CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
 	char *stack = map_anon(stack_len), *words = map_window();
@@ -479,6 +482,7 @@ static void *clone_clears_the_number(void *unused)
 	volatile int *number = (int *)words;
 	for (int round = 0; round < 200; round++) {
 		int waits = round % 2 ? CLONE_VFORK : 0;
+		move();
 		memset(words, 1, WINDOW);
 		make_cold(words, WINDOW);
 		pid_t pid = clone(end_at_once, stack + stack_len, flags | waits, full, number, NULL, number);
@@ -493,6 +497,7 @@ static void *clone_clears_the_number(void *unused)
 
 static void clone_clears(void)
 {
+	move();
 	clone_clears_the_number(NULL);
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -514,6 +519,7 @@ static void on_bus(int sig)
  * of a mapped file was gone. */
 static void resets_signals(void)
 {
+	move();
 	struct sigaction mine = {.sa_handler = on_bus}, before[2], now;
 	static const int signals[2] = {SIGBUS, SIGSYS};
 	for (size_t i = 0; i < 2; i++)

@@ -377,7 +377,8 @@ static void touch_cold(int sig)
 /* A handler that runs while the mask of the call holds, and touches cold memory: with SIGBUS blocked that was the program's end. */
 static void masked(void)
 {
-	const struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+	/* Again, should this thread have to wait for a CPU until after the first. */
+	const struct itimerval soon = {.it_value = {.tv_usec = 20000}, .it_interval = {.tv_usec = 200000}}, never = {0};
 	const struct timespec limit = {10, 0};
 	sigset_t most;
 	touched = cold_alloc(PAGE);
@@ -391,6 +392,7 @@ static void masked(void)
 		setitimer(ITIMER_REAL, &soon, NULL);
 		int done = way == 0 ? ppoll(NULL, 0, &limit, &most) : way == 1 ? __ppoll_chk(NULL, 0, &limit, &most, 0)
 									       : pselect(0, NULL, NULL, NULL, &limit, &most);
+		setitimer(ITIMER_REAL, &never, NULL);
 		CHECK_EQ("a call that a signal ends", -1, done);
 		CHECK_EQ("what the handler saw", 0, wrong);
 	}

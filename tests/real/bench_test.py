@@ -185,16 +185,26 @@ def bench_programs(context):
     check(not machine.left(), f"left: {machine.left()}")
 
 
+def spared_by_the_kernel(context, words):
+    """The comparisons of a benchmark: of another, where the kernel killed its own side in so little RAM."""
+    report = context.directory / "bench.json"
+    for _ in range(3):
+        got = context.plain([FARPAGE, "bench", *words, "--dir", context.directory, "--json", report])
+        check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
+        comparisons = json.loads(report.read_text())["comparisons"]
+        runs = [run for one in comparisons for run in one["runs"] if run["side"].startswith("kernel")]
+        if not any("killed by the kernel" in (run["failure"] or "") for run in runs):
+            break
+    return comparisons
+
+
 @test("bench-swapoff", ("quick", "soak"))
 @swaps_alone
 def bench_swapoff(context):
     """Both sides empty an area, in every order; a benchmark that is ended while the kernel does leaves nothing behind."""
     sides, machine = kernel_sides(), Machine(context.directory)
-    report = context.directory / "bench.json"
-    words = ["swapoff", *TINY, "--pairs", "1", "--against", ",".join(sides), "--dir", context.directory, "--json", report]
-    got = context.plain([FARPAGE, "bench", *words], timeout_s=120)
-    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
-    comparisons = {one["backing"]: one for one in json.loads(report.read_text())["comparisons"]}
+    words = ["swapoff", *TINY, "--pairs", "1", "--against", ",".join(sides)]
+    comparisons = {one["backing"]: one for one in spared_by_the_kernel(context, words)}
     check(list(comparisons) == ["file", "compressed"][: len(sides)], f"{list(comparisons)} on {sides}")
     for backing, one in comparisons.items():
         for run in one["runs"]:
@@ -213,11 +223,9 @@ def bench_swapoff(context):
 @swaps_alone
 def bench_huge(context):
     """Huge pages leave and come back on every kind of swap; where they are switched off there are none."""
-    sides, machine, report = kernel_sides(), Machine(context.directory), context.directory / "bench.json"
-    words = ["huge", "--ram", "96M", "--size", "2", "--pairs", "1", "--against", ",".join(sides), "--dir", context.directory]
-    got = context.plain([FARPAGE, "bench", *words, "--json", report], timeout_s=120)
-    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
-    comparisons = json.loads(report.read_text())["comparisons"]
+    sides, machine = kernel_sides(), Machine(context.directory)
+    words = ["huge", "--ram", "96M", "--size", "2", "--pairs", "1", "--against", ",".join(sides)]
+    comparisons = spared_by_the_kernel(context, words)
     backings = [one["backing"] for one in comparisons]
     check(backings == ["file", "compressed", "memory"][: 2 * len(sides) - 1], f"{backings} on {sides}")
     for one in comparisons:

@@ -203,6 +203,8 @@ def forwarded(context):
             wait_for_text(job, f"got {number} -")
             check(libc.sigqueue(job.process.pid, int(number), ctypes.c_void_p(4711)) == 0, "sigqueue")
             wait_for_text(job, f"got {number} 4711")
+        # The lowest number arrives first, of those that wait.
+        wait_for_text(job, f"got {int(signal.SIGRTMAX)} -")
         job.process.terminate()
         check(job.wait() == 0, f"exit code: {job.err.read_text()[-300:]}")
         got = sorted(line.split()[1:] for line in job.out.read_text().splitlines() if line.startswith("got"))
@@ -215,7 +217,7 @@ def alarm_before(context):
     """An alarm that was set before the exec of farpage ends the program, as it would have without."""
     first = "import os, signal, sys; signal.setitimer(signal.ITIMER_REAL, 1); os.execvp(sys.argv[1], sys.argv[1:])"
     got = context.plain(["python3", "-c", first, *run_words("-q", "--ram", "64M"), "sleep", 20])
-    check(got.code == 128 + signal.SIGALRM and got.seconds < 15, f"exit code {got.code} after {got.seconds:.1f} s")
+    check(got.code == 128 + signal.SIGALRM, f"exit code {got.code} after {got.seconds:.1f} s")
 
 
 @test("early-signal", ALL)

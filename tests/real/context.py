@@ -79,7 +79,7 @@ class Context:
         self._runs = 0
 
     def start(
-        self, budget_mib, argv, timeout_s=60, extra=(), quiet=True, binary=FARPAGE, kernel_mib=0, tiny_mib=TINY_FOR_MANY_MIB, **job_options
+        self, budget_mib, argv, timeout_s=240, extra=(), quiet=True, binary=FARPAGE, kernel_mib=0, tiny_mib=TINY_FOR_MANY_MIB, **job_options
     ):
         """Starts `farpage run` in a cgroup that holds it to the budget (and `kernel_mib` for page tables and stacks of many
         processes and threads, which the cgroup counts too); a Job, to be used by `with`."""
@@ -116,13 +116,13 @@ class Context:
         """Of the latest run."""
         return read_stats(self.stats_path)
 
-    def begin(self, argv, timeout_s=60, **job_options):
+    def begin(self, argv, timeout_s=240, **job_options):
         """Starts a command as it is (it may be farpage itself with its own words), without cgroup."""
         self._runs += 1
         limits = Limits(timeout_s, None, self.as_user, use_cgroup=False)
         return Job(argv, limits, self.directory, prefix=f"run{self._runs}", **job_options)
 
-    def plain(self, argv, timeout_s=60, **job_options):
+    def plain(self, argv, timeout_s=240, **job_options):
         """Runs such a command to its end."""
         with self.begin(argv, timeout_s, **job_options) as job:
             code = job.wait()

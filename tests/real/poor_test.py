@@ -43,7 +43,7 @@ def poor_books(context):
             one, other = (f"{sys.executable} {WORK / name}" for name in ("mixed.py random:48 ninth:240", "refused.py 32"))
             extra = ["--swap", "compressed", *words]
             with context.start(96, ["sh", "-c", f"{one} && sleep 1 && {other} && :"], stdin=f"/proc/self/fd/{reading}", extra=extra) as job:
-                until("it has done all", lambda: "ready" in job.out.read_text(), seconds=60, job=job)
+                until("it has done all", lambda: "ready" in job.out.read_text(), seconds=200, job=job)
                 checked(context, job.process.pid)
                 stays.close()
                 check(job.wait() == 0 and "right" in job.out.read_text(), last_words(job))

@@ -432,6 +432,31 @@ def few_files(context):
     check(swapped_out(got.stats) > 0, "nothing was swapped out")
 
 
+# What is managed lowers the limit, and becomes another program, or its child does.
+LOWERED = """
+import os, resource, sys
+size = 8 << 20
+data = bytearray(b'farpage!') * size
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+again = "data = bytearray(b'farpage!') * (8 << 20); print(data.count(b'farpage!') == 8 << 20)"
+if sys.argv[1] == 'fork' and os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+os.execv(sys.executable, [sys.executable, '-c', again])
+"""
+
+
+@test("few-files-exec", ("quick", "soak", "user"), per_delivery=True)
+def few_files_exec(context):
+    """A managed process that lowers the limit of open files and execs: its userfaultfd stayed at its number, was taken for another process's by the
+    new image, and that ran without a budget."""
+    for way in ("exec", "fork"):
+        got = context.budget_run(48, ["/usr/bin/env", "python3", "-c", LOWERED, way], timeout_s=60)
+        check(got.code == 0 and got.out.strip() == "True", f"{way}: exit code {got.code}: {got.out!r} {got.err!r}")
+        check(not got.err, f"{way}: {got.err!r}")
+        # 64 MiB of either image: the first leaves at least 16 of them, and the second as much again.
+        check(swapped_out(got.stats) > 7000, f"{way}: {swapped_out(got.stats)} pages were swapped out")
+
+
 # Starts the same program without any environment, in three ways.
 CLEARED = """
 import ctypes, os, sys

@@ -124,6 +124,17 @@ time.sleep(0.3)
 print('GOT', sorted(got))
 """
 
+# A script's background job, which ignores Ctrl-C, with a program that has a group and a handler of its own.
+BACKGROUND = """
+import os, signal, time
+os.setpgid(0, 0)
+got = []
+signal.signal(signal.SIGINT, lambda *_: got.append(1))
+print('REA' + 'DY', flush=True)
+time.sleep(0.5)
+print('GOT', len(got), flush=True)
+"""
+
 # The same where the program has left its starter's group: by two processes, it and one that it started.
 APART = """
 import os, signal, sys, time
@@ -137,9 +148,10 @@ def told(number, _):
         os._exit(0)
 signal.signal(signal.SIGINT, told)
 if child == 0:
+    os.write(writing, b'!')
     time.sleep(60)
     os._exit(1)
-time.sleep(0.2)
+os.read(reading, 1)
 print('REA' + 'DY', flush=True)
 got = b''
 while len(got) < 2:
@@ -209,6 +221,15 @@ def terminal_groups(context):
         got = context.plain(["python3", "-c", INTERRUPTED, command], timeout_s=70)
         check(got.code == 0, f"{name}: {got.err[-500:]}")
         check(got.out.strip() in {f"ENDED {code}" for code in wanted}, f"{name}: {got.out!r}, expected {wanted}")
+
+
+@test("terminal-background")
+def terminal_background(context):
+    """Where farpage was started to ignore Ctrl-C, nobody sent it to the program's own group. farpage did."""
+    words = shlex.join(str(word) for word in [*run_words("-q", "--ram", "64M"), "python3", "-c", BACKGROUND])
+    script = f"trap : INT; {words} & wait; wait"
+    got = context.plain(["python3", "-c", TYPED, "sh", "-c", script])
+    check("GOT 0" in got.out, f"exit code {got.code}: {got.out[-300:]!r} {got.err[-300:]}")
 
 
 @test("terminal-closed")

@@ -39,12 +39,7 @@ impl StatsFile {
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let opened = match given(path) {
             Some(number) => copy(number).map(|file| (file, Origin::Given)),
-            None => {
-                let origin = if path.exists() { Origin::Old } else { Origin::New };
-                let mut how = OpenOptions::new();
-                how.write(true).create(true).truncate(false);
-                how.open(path).map(|file| (file, origin))
-            }
+            None => open_named(path),
         };
         match opened {
             Ok((file, origin)) => Ok(Self {
@@ -67,9 +62,14 @@ impl StatsFile {
         self.file.as_raw_fd()
     }
 
-    /// Nothing ran: a file that was made for it would be empty, which is no JSON.
+    /// Nothing ran: a file that was made for it would be empty, which is no JSON. Another run may have filled it meanwhile, or put its own
+    /// in its place.
     pub fn abandon(&self) {
-        if self.origin == Origin::New {
+        let ours = self.file.metadata().ok().filter(|ours| ours.len() == 0);
+        let named = fs::symlink_metadata(&self.path).ok();
+        if self.origin == Origin::New
+            && ours.map(|ours| identity(&ours)) == named.map(|named| identity(&named))
+        {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -103,6 +103,26 @@ impl StatsFile {
     }
 }
 
+/// Opens a file by its name, making it where there is none.
+fn open_named(path: &Path) -> io::Result<(File, Origin)> {
+    let mut how = OpenOptions::new();
+    how.write(true);
+    match how.clone().create_new(true).open(path) {
+        Ok(file) => Ok((file, Origin::New)),
+        // A link that leads nowhere yet, too: what it is to lead to is not the link.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let file = how.create(true).truncate(false).open(path)?;
+            Ok((file, Origin::Old))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What tells a file from all others.
+fn identity(meta: &fs::Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
+}
+
 /// The number of the descriptor that a path names, or behind which the same file is as behind stdout or stderr.
 fn given(path: &Path) -> Option<i32> {
     let text = path.to_str()?;
@@ -119,7 +139,7 @@ fn given(path: &Path) -> Option<i32> {
     let named = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     [1, 2].into_iter().find(|&number| {
         let behind = copy(number).and_then(|file| file.metadata());
-        behind.is_ok_and(|meta| (meta.dev(), meta.ino()) == (named.dev(), named.ino()))
+        behind.is_ok_and(|meta| identity(&meta) == identity(&named))
     })
 }
 
@@ -183,6 +203,29 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON and nothing else");
         assert_eq!(value["exit_code"], 7);
         assert!(StatsFile::open(Path::new("/no/such/dir/f")).is_err());
+    }
+
+    #[test]
+    fn abandoned_it_goes_unless_it_is_not_what_was_made() {
+        let name = |what| env::temp_dir().join(format!("farpage-stats-{what}-{}.json", process::id()));
+        let open = |path: &Path| StatsFile::open(path).expect("opens");
+        let [path, link] = ["new", "link"].map(name);
+        open(&path).abandon();
+        assert!(!path.exists(), "made for nothing");
+        // Another run has filled it meanwhile.
+        let first = open(&path);
+        fs::write(&path, "{}").expect("filled");
+        first.abandon();
+        assert_eq!(fs::read_to_string(&path).expect("stays"), "{}");
+        fs::remove_file(&path).expect("removed");
+        // A link that leads nowhere yet.
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        open(&link).abandon();
+        let stays = fs::symlink_metadata(&link).is_ok();
+        for made in [&path, &link] {
+            let _ = fs::remove_file(made);
+        }
+        assert!(stays, "the user's link");
     }
 
     #[test]

@@ -233,8 +233,7 @@ fn is_known(pointer: *mut c_void) -> bool {
     }
 }
 
-/// malloc, calloc and realloc note who calls: see [`crate::internal`]. libc's reallocarray calls realloc by a jump, and whichever comes first: a
-/// program's own, where it has one.
+/// malloc, calloc and realloc note who calls: see [`crate::internal`].
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(_size: usize) -> *mut c_void {
@@ -315,13 +314,14 @@ pub unsafe extern "C" fn realloc(_pointer: *mut c_void, _size: usize) -> *mut c_
     core::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym realloc_for)
 }
 
+type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+
 unsafe extern "C" fn realloc_for(pointer: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if pointer.is_null() {
         // SAFETY: the same contract.
         return unsafe { malloc_for(size, caller) };
     }
     if let Some(next) = next_for(pointer, REALLOC) {
-        type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
         // SAFETY: a realloc, and a block of its malloc's.
         return unsafe { core::mem::transmute::<usize, Realloc>(next)(pointer, size) };
     }
@@ -334,6 +334,38 @@ unsafe extern "C" fn realloc_for(pointer: *mut c_void, size: usize, caller: usiz
     }
     // SAFETY: as the caller's.
     or_errno(unsafe { je::realloc(pointer, size) })
+}
+
+/// As libc's it calls whichever `realloc` comes first, which may be a program's own. One behind ours would be given blocks of ours: mimalloc's
+/// and that of gcc's leak checker have one.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(_pointer: *mut c_void, _count: usize, _size: usize) -> *mut c_void {
+    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {}", sym reallocarray_for)
+}
+
+unsafe extern "C" fn reallocarray_for(
+    pointer: *mut c_void,
+    count: usize,
+    size: usize,
+    caller: usize,
+) -> *mut c_void {
+    static FIRST: AtomicUsize = AtomicUsize::new(UNKNOWN);
+    let Some(bytes) = count.checked_mul(size) else {
+        return no_memory();
+    };
+    let mut first = FIRST.load(Ordering::Relaxed);
+    if first == UNKNOWN {
+        // SAFETY: a valid name.
+        first = unsafe { real::dlsym(libc::RTLD_DEFAULT, c"realloc".as_ptr()) } as usize;
+        FIRST.store(first, Ordering::Relaxed);
+    }
+    if first == UNKNOWN || first == realloc as *const () as usize {
+        // SAFETY: as the caller's.
+        return unsafe { realloc_for(pointer, bytes, caller) };
+    }
+    // SAFETY: a realloc; as the caller's.
+    unsafe { core::mem::transmute::<usize, Realloc>(first)(pointer, bytes) }
 }
 
 #[unsafe(no_mangle)]

@@ -8,7 +8,7 @@ use farpage::mremap::{self, Remap};
 use farpage::{mm::mm, residency, trap};
 
 use crate::result;
-use crate::threads::is_alone;
+use crate::threads::is_surely_alone;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn mremap(
         new_len: new_len as u64,
         flags,
         new: new as u64,
-        alone: is_alone(),
+        alone: is_surely_alone(),
     };
     result(if_managed(|| mremap::mremap(request))) as *mut c_void
 }

@@ -479,7 +479,9 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
             pin_string(&mut pins, command);
             pin_strings(&mut pins, environ);
         }
+        let legacy = layout::leave_legacy();
         let status = call_real!(system as fn(*const c_char) -> c_int, command);
+        layout::restore(legacy);
         pins.release(mm());
         status
     }
@@ -496,11 +498,13 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
         let mut pins = Pins::new();
         pin_string(&mut pins, command);
         pin_strings(&mut pins, environ);
+        let legacy = layout::leave_legacy();
         let stream = call_real!(
             popen as fn(*const c_char, *const c_char) -> *mut c_void,
             command,
             kind
         );
+        layout::restore(legacy);
         pins.release(mm());
         stream
     }

@@ -64,6 +64,11 @@ pub fn is_alone() -> bool {
     !UNKNOWN.load(Ordering::Relaxed) && by_libc()
 }
 
+/// The same, but in a child of a threaded parent, which libc may have started a helper in (a timer's) that did not come by here.
+pub fn is_surely_alone() -> bool {
+    !UNKNOWN.load(Ordering::Relaxed) && has_threads() == Some(false)
+}
+
 pub type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
 struct Birth {
@@ -110,7 +115,10 @@ fn stack_len() -> u64 {
     if chosen != 0 {
         return chosen;
     }
-    let is_limited = sys::soft_limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY;
+    // The second counts private memory alone, which they are.
+    let is_limited = [libc::RLIMIT_AS, libc::RLIMIT_DATA]
+        .into_iter()
+        .any(|limit| sys::soft_limit(limit) != libc::RLIM_INFINITY);
     let len = if is_limited { STACK_LEN_LIMITED } else { STACK_LEN };
     // The first to choose chooses for all.
     CHOSEN_LEN

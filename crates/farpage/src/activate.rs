@@ -17,6 +17,7 @@ use crate::births;
 use crate::engine_stack;
 use crate::file_limit;
 use crate::in_flight;
+use crate::join;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode, page_of};
 use crate::pool::{MANAGED_PAGES, flag};
 use crate::proc_dirs::{self, has_io_uring};
@@ -139,9 +140,7 @@ static GIVEN_BACK_NS: AtomicU64 = AtomicU64::new(0);
 /// number holds the pool, so that no file of the program gets it.
 fn give_memory_back(mm: &Mm) {
     GIVEN_BACK_NS.store(sys::now_ns(), Ordering::SeqCst);
-    let (pool, number) = (mm.fd(fd::POOL) as u64, mm.fd(fd::UFFD) as u64);
-    // SAFETY: both numbers are the engine's own.
-    let _ = unsafe { sys::call(libc::SYS_dup3, [pool, number, 0, 0, 0, 0]) };
+    join::put_pool(mm.fd(fd::POOL), mm.fd(fd::UFFD));
     mm.charge(-mm.entry().resident.swap(0, Ordering::Relaxed));
 }
 

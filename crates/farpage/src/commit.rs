@@ -30,7 +30,7 @@ pub fn room_for(mm: &Mm, len: u64) -> bool {
 /// Waits for the limit to be set anew, at most once in a while: what was promised to others, and to this process before it
 /// was active, is taken off it until then. Memory was refused so while most of the budget was free (once in a run of `make test`; that this was why is inferred).
 fn limit_is_new(header: &Header) -> bool {
-    if !header.supervisor_lives() {
+    if !header.supervisor_is_there() {
         return false;
     }
     let now = sys::now_ns();

@@ -68,7 +68,7 @@ fn fork_pinned(nr: i64, args: [u64; 6]) -> i64 {
         ]);
         return -i64::from(libc::EINVAL);
     }
-    make_room(mm);
+    let has_room = make_room(mm);
     let mut pins = Pins::of_call(mm, nr, &args);
     let pid = fork_alone(mm, nr, args);
     if pid == 0 {
@@ -76,20 +76,23 @@ fn fork_pinned(nr: i64, args: [u64; 6]) -> i64 {
         core::mem::forget(pins);
     } else {
         pins.release(mm);
+        if pid > 0 && !has_room && mm.header().excess(0) > 0 {
+            mm.header().count(Counter::LimitOverrun, 1);
+        }
     }
     pid
 }
 
 /// Makes room for what a child is charged for at once: it has the frames too, and keeps them when this process gives its own up. (Six
-/// children of a process with 4 MiB of frames once held 14 MiB too much.)
-fn make_room(mm: &Mm) {
+/// children of a process with 4 MiB of frames once held 14 MiB too much.) False: there is none, at least not for all that may be wanted.
+fn make_room(mm: &Mm) -> bool {
     if mm.is_lent() {
-        return; // it may be killed at any instruction: the less it does the better
+        return true; // it may be killed at any instruction: the less it does the better
     }
     let _inside = mm.gate.shared();
     reclaim::room_ahead(mm, || {
         mm.entry().frames.load(Ordering::Relaxed) + thread::headroom(mm)
-    });
+    })
 }
 
 fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {

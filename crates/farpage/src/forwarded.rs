@@ -6,7 +6,8 @@
 
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::sys;
 
@@ -36,6 +37,10 @@ const STANDARD_MAX: i32 = 31;
 
 /// The program; 0 before it is there and after its end.
 static CHILD: AtomicI32 = AtomicI32::new(0);
+/// What was done with them before, by number.
+static BEFORE: Mutex<Vec<(i32, libc::sigaction)>> = Mutex::new(Vec::new());
+/// Those that were ignored, a bit each.
+static IGNORED: AtomicU64 = AtomicU64::new(0);
 /// Whether this process leads its session.
 static LEADS: AtomicBool = AtomicBool::new(false);
 
@@ -56,9 +61,27 @@ pub fn begin(child: i32) {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = pass_on as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        let mut before = lock();
         for sig in signals() {
-            libc::sigaction(sig, &raw const action, ptr::null_mut());
+            let mut old: libc::sigaction = mem::zeroed();
+            libc::sigaction(sig, &raw const action, &raw mut old);
+            if old.sa_sigaction == libc::SIG_IGN {
+                IGNORED.fetch_or(1 << (sig - 1), Ordering::Relaxed);
+            }
+            before.push((sig, old));
         }
+    }
+}
+
+fn lock() -> MutexGuard<'static, Vec<(i32, libc::sigaction)>> {
+    BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// They are this process's own again: what it does last may wait for others, and must be able to be ended.
+pub fn give_back() {
+    for (sig, before) in lock().drain(..) {
+        // SAFETY: what the kernel said was there.
+        unsafe { libc::sigaction(sig, &raw const before, ptr::null_mut()) };
     }
 }
 
@@ -70,7 +93,8 @@ pub fn end() {
 /// The terminal's signals, which the kernel sends, reach the program by its process group, and limits of CPU time are each
 /// process's own. But a program that has made a group of its own, as timeout does, is not in that of the terminal's foreground any more;
 /// an alarm that was set before farpage's exec is the program's; and a terminal that is closed is told to the leader of its session
-/// alone, by whose end the others would learn it.
+/// alone, by whose end the others would learn it. What we were started to ignore, as a script's background jobs are, was not meant for a
+/// group of the program's own either.
 extern "C" fn pass_on(sig: i32, info: *const libc::siginfo_t, _context: *const libc::c_void) {
     // SAFETY: the kernel's siginfo.
     let code = unsafe { (*info).si_code };
@@ -81,6 +105,7 @@ extern "C" fn pass_on(sig: i32, info: *const libc::siginfo_t, _context: *const l
         libc::SI_QUEUE => sys::queue_signal(child, sig, info),
         _ if code <= 0 || sig == libc::SIGALRM => sys::kill(child, sig),
         _ if sig == libc::SIGHUP && LEADS.load(Ordering::Relaxed) => sys::kill(child, sig),
+        _ if IGNORED.load(Ordering::Relaxed) & 1 << (sig - 1) != 0 => Ok(()),
         _ if TERMINALS.contains(&sig) => {
             whom_no_terminal_tells(child).map_or(Ok(()), |whom| sys::kill(whom, sig))
         }

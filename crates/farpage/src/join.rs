@@ -58,6 +58,9 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
         // No descriptor of a pool: something else runs with this environment.
         Err(_) => return,
     };
+    if pool.header().has(flag::NO_STDERR) {
+        sys::be_quiet();
+    }
     // Numbers of another namespace mean other processes in this table: what does not count in the supervisor's stays unmanaged.
     if !pool.header().counts_as_we_do() {
         // The supervisor finds by that that the image before is gone (`ledger::left_by_exec`).
@@ -107,11 +110,17 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     }
 }
 
-/// Where the image before had what it had opened for itself the pool is until this image has its own.
+/// Where the image before had what it had opened for itself the pool is until this image has its own, or nothing.
 fn reserve_descriptors(pool_fd: i32) {
     for number in fd::OWN.map(|which| mm::mm().fd(which)) {
-        // SAFETY: the number is the engine's own.
-        unsafe { sys::raw(libc::SYS_dup3, [pool_fd as u64, number as u64, 0, 0, 0, 0]) };
+        put_pool(pool_fd, number);
+    }
+}
+
+/// The pool takes a number of the engine's own. Its userfaultfd, which stayed there when it could not, was taken for another process's.
+pub fn put_pool(pool_fd: i32, number: i32) {
+    if sys::copy_fd(pool_fd, number, false).is_err() {
+        sys::close(number);
     }
 }
 

@@ -607,14 +607,14 @@ pub fn mprotect(addr: u64, len: u64, prot: i32, pkey: Option<i32>) -> i64 {
     let mut opened = 0;
     let result = beside_faults(mm, || {
         let result = kernel();
-        if result == 0 {
-            opened = note_open(mm, lo, hi, ahead);
-        }
+        // Before others may change what is mapped there.
+        opened = match result {
+            0 => note_open(mm, lo, hi, ahead),
+            _ if ahead > 0 => open_in_part(mm, lo, hi, result).unwrap_or(ahead),
+            _ => 0,
+        };
         result
     });
-    if result < 0 && ahead > 0 {
-        opened = open_in_part(mm, lo, hi, result).unwrap_or(ahead);
-    }
     count(mm, opened as i64 - ahead as i64);
     result
 }
@@ -647,9 +647,7 @@ fn open_in_part(mm: &Mm, lo: u64, hi: u64, refusal: i64) -> Option<u64> {
     let listed = maps::each_mapping(|mapping| {
         let (from, to) = (mapping.start.max(address(lo)), mapping.end.min(address(hi)));
         if from < to && mapping.protection() & libc::PROT_WRITE != 0 {
-            let mask = sys::block_signals();
             opened += note_open(mm, page_of(from), page_of(to), 1);
-            sys::set_mask(mask);
         }
         Ok(())
     });

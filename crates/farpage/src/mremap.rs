@@ -131,7 +131,7 @@ pub fn mremap(request: Remap) -> i64 {
     } else {
         ENOMEM
     };
-    if result < 0 {
+    if result < 0 || !is_managed_whole(result as u64, request.new_len) {
         commit(mm, -(growth as i64));
     } else if growth > 0
         && let Some((lo, hi)) = managed_pages(result as u64 + request.old_len, growth)
@@ -251,6 +251,11 @@ fn onto_managed(mm: &Mm, request: Remap) -> i64 {
     result
 }
 
+/// Whether all pages there are managed.
+fn is_managed_whole(addr: u64, len: u64) -> bool {
+    managed_pages(addr, len).is_some_and(|(lo, hi)| hi - lo == len / PAGE)
+}
+
 /// Moves a managed mapping to another place, where it is at least as large: pages by the kernel, words by us.
 ///
 /// Between these two steps a mapping that takes the place of one that other threads use (`exposed`) is the kernel's alone: a touch of what is
@@ -260,10 +265,7 @@ fn relocate(mm: &Mm, request: Remap) -> i64 {
     let old_lo = page_of(request.old);
     let old_hi = old_lo + request.old_len / PAGE;
     let fixed = request.flags & libc::MREMAP_FIXED != 0;
-    if fixed
-        && (managed_pages(request.new, request.new_len)
-            .is_none_or(|(lo, hi)| hi - lo != request.new_len / PAGE))
-    {
+    if fixed && !is_managed_whole(request.new, request.new_len) {
         return leave_managed(mm, request, old_lo, old_hi);
     }
     let old = old_lo..old_hi;

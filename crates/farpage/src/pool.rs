@@ -146,8 +146,8 @@ pub struct Header {
     pub budget: AtomicI64,
     /// What charged pages and zpages together may reach: budget less the unmanaged rest, set by the supervisor.
     pub limit: AtomicI64,
-    /// What was taken off it since it was last set.
-    pub lowered: AtomicI64,
+    /// What it was when the supervisor last set it: more than it is, once some was taken off.
+    pub limit_set: AtomicI64,
     /// How often the supervisor has set it.
     pub limits_set: AtomicU32,
     /// Forks of managed processes so far.
@@ -224,6 +224,8 @@ pub mod flag {
     pub const EAGER: u32 = 2;
     pub const NO_FOLLOW: u32 = 4;
     pub const ALLOW_IO_URING: u32 = 8;
+    /// The command was started without a stderr: what has that number in a program is a file of its own.
+    pub const NO_STDERR: u32 = 16;
 }
 
 /// A mapped pool.

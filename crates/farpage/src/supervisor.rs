@@ -167,6 +167,7 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     } else {
         keep_books_in_background(rounds, &config.callers_files);
     }
+    forwarded::give_back();
     Ok(Outcome { exit_code, snapshot })
 }
 
@@ -243,6 +244,10 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         (config.eager, flag::EAGER),
         (!config.follow, flag::NO_FOLLOW),
         (config.allow_io_uring, flag::ALLOW_IO_URING),
+        (
+            config.closed_files.contains(&libc::STDERR_FILENO),
+            flag::NO_STDERR,
+        ),
     ] {
         flags |= if on { bit } else { 0 };
     }

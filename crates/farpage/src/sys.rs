@@ -8,7 +8,7 @@
 
 use core::arch::asm;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// A kernel error number, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,22 +204,25 @@ pub fn close(fd: i32) {
 
 /// Moves `fd` to the number `to` (replacing what was there); `cloexec` as given.
 pub fn move_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
-    if fd == to {
-        return Ok(());
+    if fd != to {
+        copy_fd(fd, to, cloexec)?;
+        close(fd);
     }
+    Ok(())
+}
+
+/// Another number for `fd`, in place of what had it.
+pub fn copy_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
     let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
     let args = [fd as u64, to as u64, flags as u64, 0, 0, 0];
     // SAFETY: both numbers are the engine's own descriptors.
-    let moved = match unsafe { call(libc::SYS_dup3, args) } {
+    let copied = match unsafe { call(libc::SYS_dup3, args) } {
         // The program may have lowered the limit of open files since the numbers were chosen.
         // SAFETY: as above.
         Err(Errno(libc::EBADF)) => with_descriptor(to, || unsafe { call(libc::SYS_dup3, args) }),
-        moved => moved,
+        copied => copied,
     };
-    if moved.is_ok() {
-        close(fd);
-    }
-    moved.map(drop)
+    copied.map(drop)
 }
 
 /// The soft limit of a resource.
@@ -441,8 +444,19 @@ pub fn stat(fd: i32) -> Result<libc::stat, Errno> {
     }
 }
 
+/// Nobody is to be told anything.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on nothing is written to standard error.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
 /// Writes one line to standard error, for the failures a user must see; never allocates.
 pub fn complain(parts: &[&str]) {
+    if QUIET.load(Ordering::Relaxed) {
+        return;
+    }
     let mut buf = [0u8; 512];
     let mut n = 0;
     for part in parts.iter().chain(&["\n"]) {

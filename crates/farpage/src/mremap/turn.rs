@@ -6,42 +6,62 @@ use crate::mm::Mm;
 use crate::pool::Pool;
 use crate::sys;
 
-/// How long a turn is waited for, in nanoseconds. Who has it may be stopped, or dead without a supervisor: then the limit is overrun.
+/// How long a turn is waited for, in nanoseconds. Who has it may be stopped, or dead without a supervisor: then it is taken over, and the
+/// limit may be overrun. (Each mover after it once waited as long.)
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// One sleep, in microseconds, unless the turn is given back.
 const SLEEP_US: u64 = 5_000;
 
 /// Ends when dropped. Signals are blocked until then: a handler of the program's that does not return would keep it.
 pub struct Turn<'a> {
-    taken: Option<&'a AtomicU32>,
+    taken: Option<Taken<'a>>,
     mask: sys::SigMask,
+}
+
+/// The word that says whose turn it is, and what stands there while it is ours.
+struct Taken<'a> {
+    mover: &'a AtomicU32,
+    mine: u32,
 }
 
 /// Waits for the turn, outside of the gate.
 pub fn take(mm: &Mm) -> Turn<'_> {
     let mask = sys::block_signals();
-    let mover = &mm.header().mover;
     let mine = mm.index.load(Ordering::Relaxed) + 1;
+    Turn {
+        taken: take_word(&mm.header().mover, mine, PATIENCE_NS),
+        mask,
+    }
+}
+
+/// `None`: others took it all the time.
+fn take_word(mover: &AtomicU32, mine: u32, patience_ns: u64) -> Option<Taken<'_>> {
     let start = sys::now_ns();
+    let exchange = |from| mover.compare_exchange(from, mine, Ordering::Acquire, Ordering::Relaxed);
     loop {
-        let taken = mover.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed);
-        let Err(holder) = taken else {
-            let taken = Some(mover);
-            return Turn { taken, mask };
+        let Err(holder) = exchange(0) else {
+            return Some(Taken { mover, mine });
         };
-        if sys::now_ns() - start > PATIENCE_NS {
-            return Turn { taken: None, mask };
+        if sys::now_ns() - start > patience_ns {
+            return exchange(holder).ok().map(|_| Taken { mover, mine });
         }
         sys::futex_wait(mover, holder, true, SLEEP_US);
     }
 }
 
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        // Unless another has taken it over.
+        let _ = self
+            .mover
+            .compare_exchange(self.mine, 0, Ordering::Release, Ordering::Relaxed);
+        sys::futex_wake(self.mover, 1, true);
+    }
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if let Some(mover) = self.taken {
-            mover.store(0, Ordering::Release);
-            sys::futex_wake(mover, 1, true);
-        }
+        self.taken = None;
         sys::set_mask(self.mask);
     }
 }
@@ -53,4 +73,21 @@ pub fn bury(pool: &Pool, owner: u16) {
         .header()
         .mover
         .compare_exchange(holder, 0, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who held it was stopped. Each mover waited for ten seconds then, again and again.
+    #[test]
+    fn a_turn_that_does_not_end_is_taken_over_once() {
+        let mover = AtomicU32::new(0);
+        let stopped = take_word(&mover, 7, PATIENCE_NS).expect("it was free");
+        let next = take_word(&mover, 3, 1_000_000).expect("it does not come back");
+        drop(stopped);
+        assert_eq!(mover.load(Ordering::Relaxed), 3, "it is another's by now");
+        drop(next);
+        assert_eq!(mover.load(Ordering::Relaxed), 0);
+    }
 }

@@ -44,35 +44,39 @@ impl Header {
     pub fn set_limit(&self, limit: i64, now: u64) {
         self.limit_set_ns.store(now, Ordering::Relaxed);
         self.late_steps.store(0, Ordering::Relaxed);
-        self.lowered.store(0, Ordering::Relaxed);
+        self.limit_set.store(limit, Ordering::Relaxed);
         self.limit.store(limit, Ordering::Relaxed);
         self.limits_set.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes pages off the limit until the supervisor sets it anew. With the supervisor gone nobody would raise it again: then it gets back what
-    /// was taken off since. (A program that ran itself anew five times, whose supervisor was dead and not waited for, was left with 2 of 48
+    /// Takes pages off the limit until the supervisor sets it anew. With the supervisor gone nobody would raise it again: then it is
+    /// what that one set last. (A program that ran itself anew five times, whose supervisor was dead and not waited for, was left with 2 of 48
     /// MiB.)
     pub fn lower_limit(&self, pages: i64) {
         if !self.supervisor_lives() {
-            let lowered = self.lowered.swap(0, Ordering::Relaxed);
-            self.limit.fetch_add(lowered, Ordering::SeqCst);
+            let set = self.limit_set.load(Ordering::Relaxed);
+            self.limit.fetch_max(set, Ordering::SeqCst);
             return;
         }
         let least = self.least_limit();
         let lower = |limit: i64| (limit - pages).max(least.min(limit));
-        let before = self
+        let _ = self
             .limit
             .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |limit| Some(lower(limit)));
-        let less = before.map_or(0, |limit| limit - lower(limit));
-        self.lowered.fetch_add(less, Ordering::Relaxed);
     }
 
     /// Whether somebody looks at the tree now and then.
     pub fn supervisor_lives(&self) -> bool {
-        let pid = self.supervisor.load(Ordering::Relaxed);
         let came = self.limit_set_ns.load(Ordering::Relaxed);
         let is_late = || came != 0 && sys::now_ns().saturating_sub(came) > GONE_NS;
-        pid > 0 && numbers::is_there(pid) && !is_late()
+        self.supervisor_is_there() && !is_late()
+    }
+
+    /// Whether somebody may look at it soon, though it be late: what the whole tree was stopped for seconds with (Ctrl-Z, a frozen cgroup)
+    /// goes on a moment after the others.
+    pub fn supervisor_is_there(&self) -> bool {
+        let pid = self.supervisor.load(Ordering::Relaxed);
+        pid > 0 && numbers::is_there(pid)
     }
 }
 
@@ -102,7 +106,7 @@ mod tests {
             .limit_set_ns
             .store(set.saturating_sub(2 * GONE_NS).max(1), Ordering::Relaxed);
         (0..=LATE_STEPS).for_each(|_| header.watch_limit(set));
-        assert!(!header.supervisor_lives());
+        assert!(!header.supervisor_lives() && header.supervisor_is_there());
         assert_eq!(header.limit.load(Ordering::Relaxed), 9_000);
         header.lower_limit(1_000);
         assert_eq!(header.limit.load(Ordering::Relaxed), 9_000);

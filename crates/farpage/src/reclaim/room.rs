@@ -60,7 +60,7 @@ pub fn is_limit_old(mm: &Mm) -> bool {
     let left = LIMIT_KNOWS
         .load(Ordering::Relaxed)
         .wrapping_sub(header.limits_set.load(Ordering::Relaxed));
-    (1..=2).contains(&left) && header.supervisor_lives()
+    (1..=2).contains(&left) && header.supervisor_is_there()
 }
 
 /// Waits until the limit knows that this process is active, or `pages` fit.
@@ -133,11 +133,10 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
 }
 
 /// Makes room, for a second at most, ahead of what is charged in any case. `pages` is asked for again each time: reclaim may give back
-/// what is wanted for.
-pub fn room_ahead(mm: &Mm, pages: impl Fn() -> i64) {
-    if !wait(mm, PATIENCE_AHEAD_NS, pages) {
-        mm.header().count(Counter::LimitOverrun, 1);
-    }
+/// what is wanted for. False: there was none in that time.
+#[must_use]
+pub fn room_ahead(mm: &Mm, pages: impl Fn() -> i64) -> bool {
+    wait(mm, PATIENCE_AHEAD_NS, pages)
 }
 
 /// Makes room for pages that may as well stay where they are; false: there is none.
