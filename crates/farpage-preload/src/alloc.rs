@@ -1,7 +1,7 @@
 //! malloc and its family: jemalloc with its extents in the managed range and its metadata outside, so that freeing a
 //! swapped object touches nothing that is swapped.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -11,6 +11,7 @@ use farpage::mem;
 use farpage::mm::{PAGE, mm};
 use tikv_jemalloc_sys as je;
 
+use crate::real::call_real;
 use crate::{internal, real};
 
 unsafe extern "C" {
@@ -338,34 +339,31 @@ unsafe extern "C" fn realloc_for(pointer: *mut c_void, size: usize, caller: usiz
 
 /// As libc's it calls whichever `realloc` comes first, which may be a program's own. One behind ours would be given blocks of ours: mimalloc's
 /// and that of gcc's leak checker have one.
-#[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(_pointer: *mut c_void, _count: usize, _size: usize) -> *mut c_void {
-    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {}", sym reallocarray_for)
-}
-
-unsafe extern "C" fn reallocarray_for(
-    pointer: *mut c_void,
-    count: usize,
-    size: usize,
-    caller: usize,
-) -> *mut c_void {
+pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
     static FIRST: AtomicUsize = AtomicUsize::new(UNKNOWN);
     let Some(bytes) = count.checked_mul(size) else {
         return no_memory();
     };
     let mut first = FIRST.load(Ordering::Relaxed);
     if first == UNKNOWN {
-        // SAFETY: a valid name.
-        first = unsafe { real::dlsym(libc::RTLD_DEFAULT, c"realloc".as_ptr()) } as usize;
+        // The program's own scope: in that of a library which is linked symbolically, as ours is, its own names come first.
+        let program = call_real!(
+            dlopen as fn(*const c_char, c_int) -> *mut c_void,
+            core::ptr::null(),
+            libc::RTLD_LAZY
+        );
+        // SAFETY: a handle and a valid name.
+        first = unsafe { real::dlsym(program, c"realloc".as_ptr()) } as usize;
         FIRST.store(first, Ordering::Relaxed);
     }
-    if first == UNKNOWN || first == realloc as *const () as usize {
-        // SAFETY: as the caller's.
-        return unsafe { realloc_for(pointer, bytes, caller) };
+    // SAFETY: a realloc, ours or that of a program; as the caller's.
+    unsafe {
+        if first == UNKNOWN {
+            return realloc_for(pointer, bytes, 0);
+        }
+        core::mem::transmute::<usize, Realloc>(first)(pointer, bytes)
     }
-    // SAFETY: a realloc; as the caller's.
-    unsafe { core::mem::transmute::<usize, Realloc>(first)(pointer, bytes) }
 }
 
 #[unsafe(no_mangle)]
