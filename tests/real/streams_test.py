@@ -85,9 +85,9 @@ def streams_closed(context):
 REFUSED = """
 import ctypes, os, threading
 end = threading.Event()
+number = os.open('data', os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 thread = threading.Thread(target=end.wait)
 thread.start()
-number = os.open('data', os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 refused = ctypes.CDLL(None).unshare(0x400)
 end.set()
 os.write(number, b'mine')
