@@ -81,11 +81,11 @@ def streams_closed(context):
             check(found[0] == found[1], f"{disabled} {closing}: open under farpage {found[1]}, without {found[0]}")
 
 
-# Opens a file, which gets the number of stderr, and asks for what is refused to a program with threads, in a line.
+# Opens a file, which has the number of stderr then, and asks for what is refused to a program with threads, in a line.
 REFUSED = """
 import ctypes, os, threading
 end = threading.Event()
-number = os.open('data', os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+number = os.dup2(os.open('data', os.O_RDWR | os.O_CREAT | os.O_TRUNC), 2)
 thread = threading.Thread(target=end.wait)
 thread.start()
 refused = ctypes.CDLL(None).unshare(0x400)
