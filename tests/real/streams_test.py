@@ -81,7 +81,7 @@ def streams_closed(context):
             check(found[0] == found[1], f"{disabled} {closing}: open under farpage {found[1]}, without {found[0]}")
 
 
-# Opens a file, which has the number of stderr then, and asks for what is refused to a program with threads, in a line.
+# Opens a file, which has the number of stderr then (python3 may be a script, whose shell has that), and asks for what is refused to a program with threads, in a line.
 REFUSED = """
 import ctypes, os, threading
 end = threading.Event()
