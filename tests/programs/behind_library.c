@@ -46,16 +46,19 @@ void *calloc(size_t n, size_t size)
 	return behind_new(n * size);
 }
 
-void *realloc(void *p, size_t size)
+static void *again(void *p, size_t size)
 {
 	if (p && !behind_has(p))
 		abort();
 	return bump_again(p, size);
 }
 
+void *realloc(void *p, size_t size)
+{
+	return again(p, size);
+}
+
 void *reallocarray(void *p, size_t n, size_t size)
 {
-	if (p && !behind_has(p))
-		abort();
-	return bump_again(p, n * size);
+	return again(p, n * size);
 }

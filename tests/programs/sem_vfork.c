@@ -497,7 +497,6 @@ static void *clone_clears_the_number(void *unused)
 
 static void clone_clears(void)
 {
-	move();
 	clone_clears_the_number(NULL);
 	pthread_attr_t attr;
 	pthread_t thread;

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 
 from checks_test import ALL, run_words
 from common import check
@@ -81,7 +80,8 @@ def streams_closed(context):
             check(found[0] == found[1], f"{disabled} {closing}: open under farpage {found[1]}, without {found[0]}")
 
 
-# Opens a file, which has the number of stderr then (python3 may be a script, whose shell has that), and asks for what is refused to a program with threads, in a line.
+# Opens a file, which has the number of stderr then (python3 may be a script, whose shell has that), and asks for what is refused to a
+# program with threads, in a line.
 REFUSED = """
 import ctypes, os, threading
 end = threading.Event()
@@ -106,7 +106,7 @@ def stderr_closed(context):
 
 # A pipe that is full, whose reader does not read, left non-blocking: the figures wait for room in it.
 FULL = """
-import os, signal, subprocess, sys, time
+import os, subprocess, sys, time
 reading, writing = os.pipe()
 os.set_blocking(writing, False)
 try:

@@ -79,7 +79,8 @@ class Tree:
 
 
 def start(context, argv, budget=32, areas=("a:1G", "b:1G"), timeout_s=120, slots="percpu-cluster", **options):
-    """Starts a program in a tree with these areas."""
+    """Starts a program in a tree with these areas; it is not to end before `finish`."""
+    (context.directory / "go").unlink(missing_ok=True)
     for area in ("a", "b"):
         (context.directory / area).mkdir(exist_ok=True)
         context.own(context.directory / area)
@@ -180,7 +181,6 @@ def given_up_as_empty(tree, area):
     if tree.settled(area) > 1 << 18:
         return False
     finish(tree.context, tree.job)
-    (tree.context.directory / "go").unlink()
     return True
 
 
@@ -220,7 +220,6 @@ def swapoff_compressed_to_ram(context):
             check(order == "device" or report["pages_to_ram"] > 1000, f"{report}")
         checked(context, tree.pid)
         finish(context, job)
-    (context.directory / "go").unlink()
     with start(context, holding(context, 32, 0, "soft"), areas=("compressed",)) as job:
         tree = Tree(context, job)
         ready(job)
@@ -289,7 +288,6 @@ def interrupted(context, areas):
         checked(context, tree.pid)
         tree.swapoff(area)
         finish(context, job)
-    (context.directory / "go").unlink()
     return True
 
 

@@ -65,10 +65,11 @@ impl StatsFile {
     /// Nothing ran: a file that was made for it would be empty, which is no JSON. Another run may have filled it meanwhile, or put its own
     /// in its place.
     pub fn abandon(&self) {
-        let ours = self.file.metadata().ok().filter(|ours| ours.len() == 0);
-        let named = fs::symlink_metadata(&self.path).ok();
         if self.origin == Origin::New
-            && ours.map(|ours| identity(&ours)) == named.map(|named| identity(&named))
+            && let Ok(ours) = self.file.metadata()
+            && let Ok(named) = fs::symlink_metadata(&self.path)
+            && ours.len() == 0
+            && identity(&ours) == identity(&named)
         {
             let _ = fs::remove_file(&self.path);
         }

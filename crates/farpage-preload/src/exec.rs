@@ -89,9 +89,7 @@ fn exec(envp: Strings, attempts: impl FnOnce(Strings) -> i64) -> c_int {
     };
     let exec = Exec::begin();
     // The new image is not to have its libraries among the addresses that are managed.
-    let legacy = layout::leave_legacy();
-    let raw = attempts(environment.strings);
-    layout::restore(legacy);
+    let raw = layout::normally(|| attempts(environment.strings));
     drop(exec);
     drop(environment);
     result(raw) as c_int

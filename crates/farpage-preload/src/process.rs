@@ -427,9 +427,7 @@ unsafe fn spawn(request: Spawn, function: *mut c_void) -> c_int {
         if mm().is_active() && !CStr::from_ptr(path).to_bytes().contains(&b'/') {
             pin_strings(&mut pins, environ);
         }
-        let legacy = layout::leave_legacy();
-        let error = function(&mut number, path, actions, attributes, argv, envp);
-        layout::restore(legacy);
+        let error = layout::normally(|| function(&mut number, path, actions, attributes, argv, envp));
         pins.release(mm());
         if error == 0
             && let Some(made) = made.as_mut()
@@ -479,9 +477,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
             pin_string(&mut pins, command);
             pin_strings(&mut pins, environ);
         }
-        let legacy = layout::leave_legacy();
-        let status = call_real!(system as fn(*const c_char) -> c_int, command);
-        layout::restore(legacy);
+        let status = layout::normally(|| call_real!(system as fn(*const c_char) -> c_int, command));
         pins.release(mm());
         status
     }
@@ -498,13 +494,13 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
         let mut pins = Pins::new();
         pin_string(&mut pins, command);
         pin_strings(&mut pins, environ);
-        let legacy = layout::leave_legacy();
-        let stream = call_real!(
-            popen as fn(*const c_char, *const c_char) -> *mut c_void,
-            command,
-            kind
-        );
-        layout::restore(legacy);
+        let stream = layout::normally(|| {
+            call_real!(
+                popen as fn(*const c_char, *const c_char) -> *mut c_void,
+                command,
+                kind
+            )
+        });
         pins.release(mm());
         stream
     }

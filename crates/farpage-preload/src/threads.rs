@@ -60,8 +60,7 @@ pub fn note_unknown() {
 
 /// Whether the program has this thread alone, as far as that is known.
 pub fn is_alone() -> bool {
-    let by_libc = || ALONE.load(Ordering::Relaxed) || has_threads() == Some(false);
-    !UNKNOWN.load(Ordering::Relaxed) && by_libc()
+    is_surely_alone() || (ALONE.load(Ordering::Relaxed) && !UNKNOWN.load(Ordering::Relaxed))
 }
 
 /// The same, but in a child of a threaded parent, which libc may have started a helper in (a timer's) that did not come by here.

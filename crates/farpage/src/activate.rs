@@ -17,7 +17,6 @@ use crate::births;
 use crate::engine_stack;
 use crate::file_limit;
 use crate::in_flight;
-use crate::join;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, address, fd, mm, mode, page_of};
 use crate::pool::{MANAGED_PAGES, flag};
 use crate::proc_dirs::{self, has_io_uring};
@@ -140,7 +139,7 @@ static GIVEN_BACK_NS: AtomicU64 = AtomicU64::new(0);
 /// number holds the pool, so that no file of the program gets it.
 fn give_memory_back(mm: &Mm) {
     GIVEN_BACK_NS.store(sys::now_ns(), Ordering::SeqCst);
-    join::put_pool(mm.fd(fd::POOL), mm.fd(fd::UFFD));
+    descriptors::put_pool(mm.fd(fd::POOL), mm.fd(fd::UFFD));
     mm.charge(-mm.entry().resident.swap(0, Ordering::Relaxed));
 }
 

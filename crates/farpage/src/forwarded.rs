@@ -7,7 +7,6 @@
 use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::sys;
 
@@ -37,9 +36,7 @@ const STANDARD_MAX: i32 = 31;
 
 /// The program; 0 before it is there and after its end.
 static CHILD: AtomicI32 = AtomicI32::new(0);
-/// What was done with them before, by number.
-static BEFORE: Mutex<Vec<(i32, libc::sigaction)>> = Mutex::new(Vec::new());
-/// Those that were ignored, a bit each.
+/// Those that were ignored before, a bit each.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 /// Whether this process leads its session.
 static LEADS: AtomicBool = AtomicBool::new(false);
@@ -50,38 +47,41 @@ pub fn signals() -> impl Iterator<Item = i32> {
     standard.chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
 }
 
+/// What was done with each of them before.
+#[must_use]
+pub struct Before(Vec<(i32, libc::sigaction)>);
+
 /// From now on they go to the child.
-pub fn begin(child: i32) {
+pub fn begin(child: i32) -> Before {
     CHILD.store(child, Ordering::Relaxed);
     // SAFETY: asks for the caller's session.
     let session = unsafe { libc::getsid(0) };
     LEADS.store(session == sys::getpid(), Ordering::Relaxed);
+    let mut all = Vec::new();
     // SAFETY: installs a handler that is safe at any moment; all zero is a sigaction.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = pass_on as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        let mut before = lock();
         for sig in signals() {
             let mut old: libc::sigaction = mem::zeroed();
             libc::sigaction(sig, &raw const action, &raw mut old);
             if old.sa_sigaction == libc::SIG_IGN {
                 IGNORED.fetch_or(1 << (sig - 1), Ordering::Relaxed);
             }
-            before.push((sig, old));
+            all.push((sig, old));
         }
     }
+    Before(all)
 }
 
-fn lock() -> MutexGuard<'static, Vec<(i32, libc::sigaction)>> {
-    BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// They are this process's own again: what it does last may wait for others, and must be able to be ended.
-pub fn give_back() {
-    for (sig, before) in lock().drain(..) {
-        // SAFETY: what the kernel said was there.
-        unsafe { libc::sigaction(sig, &raw const before, ptr::null_mut()) };
+impl Before {
+    /// They are this process's own again: what it does last may wait for others, and must be able to be ended.
+    pub fn restore(self) {
+        for (sig, action) in self.0 {
+            // SAFETY: what the kernel said was there.
+            unsafe { libc::sigaction(sig, &raw const action, ptr::null_mut()) };
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state, flag};
 use crate::proc_dirs;
 use crate::sigmask;
 use crate::sys::{self, Errno};
+use crate::trap::descriptors;
 use crate::{activate, sentinel};
 
 /// Names the pool's descriptor in the environment of every process of the tree.
@@ -113,14 +114,7 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
 /// Where the image before had what it had opened for itself the pool is until this image has its own, or nothing.
 fn reserve_descriptors(pool_fd: i32) {
     for number in fd::OWN.map(|which| mm::mm().fd(which)) {
-        put_pool(pool_fd, number);
-    }
-}
-
-/// The pool takes a number of the engine's own. Its userfaultfd, which stayed there when it could not, was taken for another process's.
-pub fn put_pool(pool_fd: i32, number: i32) {
-    if sys::copy_fd(pool_fd, number, false).is_err() {
-        sys::close(number);
+        descriptors::put_pool(pool_fd, number);
     }
 }
 

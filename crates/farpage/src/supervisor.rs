@@ -142,11 +142,9 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
         (life.descriptor(), fd::LIFE),
     ];
     let started = start(&config, &pool, &given, &open, signals.clone());
-    if let Ok(child) = &started {
-        forwarded::begin(child.id() as i32);
-    }
+    let started = started.map(|child| (forwarded::begin(child.id() as i32), child));
     signals.release();
-    let mut child = started?;
+    let (before, mut child) = started?;
     drop(library);
     life.let_go();
     inherited::let_go_but_stderr();
@@ -167,7 +165,7 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     } else {
         keep_books_in_background(rounds, &config.callers_files);
     }
-    forwarded::give_back();
+    before.restore();
     Ok(Outcome { exit_code, snapshot })
 }
 

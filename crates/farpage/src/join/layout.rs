@@ -41,7 +41,7 @@ pub fn is_asked_for() -> bool {
     u64::try_from(personality(ASK)).is_ok_and(|now| now & LEGACY != 0)
 }
 
-/// What this thread starts from now on gets the normal layout. What it would have got, if that is another: see [`restore`].
+/// What this thread starts from now on gets the normal layout. What it would have got, if that is another.
 pub fn leave_legacy() -> Option<u64> {
     let before = u64::try_from(personality(ASK))
         .ok()
@@ -50,11 +50,14 @@ pub fn leave_legacy() -> Option<u64> {
     Some(before)
 }
 
-/// Undoes [`leave_legacy`], where exec has failed.
-pub fn restore(before: Option<u64>) {
+/// Starts something in the normal layout. Where that comes back, this thread has what it had asked for.
+pub fn normally<R>(start: impl FnOnce() -> R) -> R {
+    let before = leave_legacy();
+    let result = start();
     if let Some(before) = before {
         personality(before);
     }
+    result
 }
 
 /// To be asked first.
@@ -96,10 +99,10 @@ mod tests {
             assert!(!is_in_range() && !is_asked_for() && leave_legacy().is_none());
             let before = personality(ASK) as u64;
             personality(before | LEGACY);
+            normally(|| assert!(!is_asked_for()));
+            assert!(is_asked_for());
             let left = leave_legacy();
             assert!(left == Some(before | LEGACY) && !is_asked_for());
-            restore(left);
-            assert!(is_asked_for());
         })
         .join()
         .unwrap();

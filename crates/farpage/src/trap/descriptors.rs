@@ -56,6 +56,14 @@ fn close_all(first: u64, last: u64, flags: u64) -> i64 {
     unsafe { sys::raw(libc::SYS_close_range, [first, last, flags, 0, 0, 0]) }
 }
 
+/// The pool takes a number of the engine's own. A userfaultfd of the image before, which stayed there when it could not, was taken for
+/// another process's by [`check_place`].
+pub fn put_pool(pool_fd: i32, number: i32) {
+    if sys::copy_fd(pool_fd, number, false).is_err() {
+        sys::close(number);
+    }
+}
+
 /// An error unless the place of this process's userfaultfd is free: the pool holds it then, or nobody after an exec under a filter. Where
 /// another process shares the descriptors (CLONE_FILES) it may hold the other's, which would be closed, and with it all that is known of
 /// the other's memory.
