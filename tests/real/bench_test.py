@@ -52,8 +52,9 @@ def swaps_alone(run):
 
 
 def start(context, *words):
+    """Where what started the tests ignores SIGINT (a script's background job does), a benchmark would too."""
     return subprocess.Popen(
-        [FARPAGE, "bench", *words, "--dir", context.directory],
+        ["env", "--default-signal=INT", FARPAGE, "bench", *words, "--dir", context.directory],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -96,7 +97,7 @@ def bench_smoke(context):
         check(ratios and set(ratios) == ({None} if killed else {1}), f"{name}: ratios {ratios}, {one['failures']}")
     check(not machine.left(), f"left after success: {machine.left()}")
     for side in sides:
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             ended_in_the_middle(context, side, number, machine)
 
 
@@ -215,7 +216,7 @@ def bench_swapoff(context):
     check(len(ways) == 8, f"{list(ways)}")
     large, small = ways["farpage"], ways["farpage vma uncounted"]
     check(large["pages_8_up"] > 10 and small["pages_1"] + small["pages_2"] > 1000, f"windows: {ways}")
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         ended_in_the_middle(context, "kernel-file", number, machine, "swapoff")
 
 
@@ -239,6 +240,21 @@ def bench_huge(context):
             elif run["side"] == "farpage huge always" and whole_pages(context):
                 check(figures["thp_swpout"] > 0 and figures["thp_swpin"] > 0, f"{name}: {figures}")
     check(not machine.left(), f"left: {machine.left()}")
+
+
+@test("bench-baseline", ("quick", "soak"))
+def bench_baseline(context):
+    """What a system is worth: farpage with it beside farpage without; the report is one page."""
+    page, report = context.directory / "bench.html", context.directory / "bench.json"
+    words = ["--baseline", "V", *TINY, "--pairs", "1", "--dir", context.directory]
+    got = context.plain([FARPAGE, "bench", *words, "--json", report, "--html", page], timeout_s=200)
+    check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
+    (one,) = [one for one in json.loads(report.read_text())["comparisons"] if len(one["runs"]) > 1]
+    sides = {run["side"]: run for run in one["runs"]}
+    check(len(sides) == 2 and not any(run["failure"] for run in sides.values()), f"{one}")
+    check(any(row["ratio"] for row in one["rows"]), f"no ratio: {one['rows']}")
+    text = page.read_text()
+    check("mixed" in text and "<svg" in text and "http://" not in text.replace("http://www.w3.org", ""), "not one page by itself")
 
 
 @test("bench-orphans", ("quick", "soak"))

@@ -85,7 +85,12 @@ def huge_split_late(context):
 
 @test("huge-madvise", ("quick", "soak"), per_delivery=True)
 def huge_madvise(context):
-    """What no program asks for stays small; a budget that is too small for huge pages has none."""
+    """What the program asks for is huge, what it does not ask for stays small; a budget that is too small for huge pages has none."""
+    got = context.budget_run(192, [program("fill"), 400, 1, "huge"], timeout_s=200, extra=[*FILE_ONLY, "--huge", "madvise"])
+    check(got.code == 0, failures(got))
+    if whole_pages(context):
+        counted = context.stats()
+        check(min(counted["thp_fault_alloc"], counted["thp_swpout"]) > 20, f"hardly any of those that were asked for: {counted}")
     got = context.budget_run(192, [program("fill"), 400, 1, "mmap"], timeout_s=200, extra=[*FILE_ONLY, "--huge", "madvise"])
     check(got.code == 0, failures(got))
     check(context.stats()["thp_fault_alloc"] == 0, "huge pages that nobody asked for")

@@ -55,7 +55,7 @@ SIGNAL_IN_QUICK = (
 )
 
 
-# Settings that the soak runs half of the programs of `make test` with, too, and the scale of their sizes: there are huge pages in
+# Settings that the soak runs the programs of `make test` with, too, and the scale of their sizes: there are huge pages in
 # budgets of 70 MiB and more.
 SETTINGS = (
     *((f"readahead-{policy}", ("--readahead", policy), 1) for policy in ("none", "cluster", "vma")),
@@ -63,6 +63,7 @@ SETTINGS = (
     ("huge-always", ("--huge", "always"), 2),
     ("huge-touched", huge_test.SETTINGS["touched"], 2),
     ("huge-split", huge_test.SETTINGS["split-early"], 2),
+    ("huge-split-late", huge_test.SETTINGS["split-late"], 2),
 )
 
 
@@ -81,11 +82,11 @@ def runs_of(entry, suite, deliveries):
 
 
 def with_settings():
-    """(name, function) of real programs with settings, by signal: every other program with each, so each with three or four of them."""
+    """(name, function) of real programs with settings, by signal."""
     plan = []
-    for number, (setting, words, scale) in enumerate(SETTINGS):
+    for setting, words, scale in SETTINGS:
         cases = [case for case in real_programs(scale) if case.quick and case.settings]
-        for case in cases[number % 2 :: 2]:
+        for case in cases:
             # Without readahead and beside three other lines np-sort did not end in 150 s, which is enough for it alone.
             case.timeout_s *= 3
             run = lambda case=case, variant=(setting, words): run_case(case, "signal", variant=variant)  # noqa: E731

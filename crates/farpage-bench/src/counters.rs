@@ -20,10 +20,12 @@ const PER_GB: [(&str, &str); 3] = [
     ("tlb_flush_call_per_gb", "tlb_flush_call"),
     ("slot_lock_per_gb", "slot_lock"),
 ];
+/// Interrupts that make a CPU flush its TLB: the machine's, whichever side runs.
+const TLB_IPI: &str = "tlb_ipi";
 /// Huge pages that the kernel brought in whole: /proc/vmstat has no line for them.
 const HUGE_SWPIN: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/swpin";
 
-/// The kernel's counters of swap, of the whole machine.
+/// The kernel's counters of swap and of TLB flushes, of the whole machine.
 pub fn vmstat() -> Value {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let mut counters = json!({});
@@ -38,7 +40,23 @@ pub fn vmstat() -> Value {
     if let Ok(number) = whole.trim().parse::<u64>() {
         counters["thp_swpin"] = json!(number);
     }
+    let interrupts = fs::read_to_string("/proc/interrupts").unwrap_or_default();
+    if let Some(number) = tlb_ipis(&interrupts) {
+        counters[TLB_IPI] = json!(number);
+    }
     counters
+}
+
+/// Interrupts of all CPUs for others to flush their TLBs, as `/proc/interrupts` counts them.
+fn tlb_ipis(interrupts: &str) -> Option<u64> {
+    let line = interrupts
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix("TLB:"))?;
+    Some(
+        line.split_whitespace()
+            .map_while(|word| word.parse::<u64>().ok())
+            .sum(),
+    )
 }
 
 pub fn difference(before: &Value, after: &Value) -> Value {
@@ -52,8 +70,8 @@ pub fn difference(before: &Value, after: &Value) -> Value {
     counters
 }
 
-/// Figures that the counters of a run tell.
-pub fn figures(counters: &Value) -> Value {
+/// Figures that the counters of a run tell; `machine`: those of the whole machine meanwhile.
+pub fn figures(counters: &Value, machine: &Value) -> Value {
     let mut told = json!({});
     if let Some(percent) = hit_percent(counters) {
         told["readahead_hit_percent"] = json!(percent);
@@ -68,6 +86,9 @@ pub fn figures(counters: &Value) -> Value {
         if let Some(count) = counters[counter].as_f64().filter(|_| out_gb > 0.0) {
             told[name] = json!(count / out_gb);
         }
+    }
+    if let Some(count) = machine[TLB_IPI].as_f64().filter(|_| out_gb > 0.0) {
+        told["tlb_ipi_per_gb"] = json!(count / out_gb);
     }
     told
 }
@@ -123,13 +144,25 @@ mod tests {
 
     #[test]
     fn figures_of_counters() {
-        let got = figures(&json!({"swap_ra": 50, "swap_ra_hit": 40, "thp_swpout": 3, "pswpin": 1}));
+        let got = figures(
+            &json!({"swap_ra": 50, "swap_ra_hit": 40, "thp_swpout": 3, "pswpin": 1}),
+            &Value::Null,
+        );
         assert_eq!(got, json!({"readahead_hit_percent": 80.0, "thp_swpout": 3}));
-        assert_eq!(figures(&json!({"swap_ra": 5, "swap_ra_hit": 6})), json!({}));
+        assert_eq!(
+            figures(&json!({"swap_ra": 5, "swap_ra_hit": 6}), &Value::Null),
+            json!({})
+        );
         // 250,000 pages are 1.024 GB.
-        let got =
-            figures(&json!({"pswpout": 200_000, "zswpout": 60_000, "zswpwb": 10_000, "uffd_move": 2048}));
-        assert_eq!(got, json!({"uffd_move_per_gb": 2000.0}));
+        let got = json!({"pswpout": 200_000, "zswpout": 60_000, "zswpwb": 10_000, "uffd_move": 2048});
+        let got = figures(&got, &json!({"tlb_ipi": 4096}));
+        assert_eq!(got, json!({"uffd_move_per_gb": 2000.0, "tlb_ipi_per_gb": 4000.0}));
+    }
+
+    #[test]
+    fn interrupts_for_flushes_are_summed_over_the_cpus() {
+        let text = "           CPU0       CPU1\nCAL:  7  8  Function call interrupts\nTLB:        12         30   TLB shootdowns\n";
+        assert_eq!((tlb_ipis(text), tlb_ipis("CAL: 1 2\n")), (Some(42), None));
     }
 
     #[test]

@@ -375,8 +375,9 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
     if let Some(samples) = told.samples {
         facts["samples"] = samples;
     }
+    let machine = counters::difference(before, &counters::vmstat());
     if side == Side::Kernel {
-        facts["vmstat"] = counters::difference(before, &counters::vmstat());
+        facts["vmstat"] = machine.clone();
     }
     if let Some(stats) = &place.stats {
         let text = fs::read_to_string(stats).unwrap_or_default();
@@ -394,7 +395,7 @@ fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Sid
         &facts["farpage"]
     };
     if figures.is_object() {
-        merge(&mut figures, counters::figures(of_side));
+        merge(&mut figures, counters::figures(of_side, &machine));
         let pages = figures["pages"].as_f64();
         merge(&mut figures, counters::engine(&facts["farpage"], pages));
         let of_writer = counters::hit_percent(counters::region_of(of_side, &figures["sequential_address"]));

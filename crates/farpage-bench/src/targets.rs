@@ -245,6 +245,7 @@ fn huge(backing: Backing) -> Vec<Measure> {
         shown("thp_swpin", "thp_swpin"),
         shown("uffd_move_per_gb", "MOVE calls / GB out"),
         shown("tlb_flush_call_per_gb", "other flushes / GB out"),
+        shown("tlb_ipi_per_gb", "TLB interrupts / GB out"),
         shown("slot_lock_per_gb", "cluster locks / GB out"),
     ]
 }

@@ -177,7 +177,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, env = "FARPAGE_READAHEAD", default_value_t = Readahead::Adaptive)]
     pub readahead: Readahead,
 
-    /// Greatest window of --readahead cluster (up to 10) and vma (up to 5): 2^N pages, as vm.page-cluster; 3 by default, 0: none is read ahead
+    /// Greatest window of --readahead cluster (up to 6) and vma (up to 5): 2^N pages, as vm.page-cluster; 3 by default, 0: none is read ahead
     #[arg(long, value_name = "N", env = "FARPAGE_PAGE_CLUSTER")]
     pub page_cluster: Option<u32>,
 
@@ -581,11 +581,11 @@ mod tests {
         };
         assert_eq!(of(&[]), Ok(3));
         assert_eq!(of(&["--readahead", "vma", "--page-cluster", "5"]), Ok(5));
-        assert_eq!(of(&["--readahead", "cluster", "--page-cluster", "10"]), Ok(10));
+        assert_eq!(of(&["--readahead", "cluster", "--page-cluster", "6"]), Ok(6));
         assert_eq!(of(&["--readahead", "cluster", "--page-cluster", "0"]), Ok(0));
         let refused = |words| of(words).expect_err("refused");
         assert!(refused(&["--readahead", "vma", "--page-cluster", "6"]).contains("give 0 to 5"));
-        assert!(refused(&["--readahead", "cluster", "--page-cluster", "11"]).contains("at most 1024 pages"));
+        assert!(refused(&["--readahead", "cluster", "--page-cluster", "7"]).contains("at most 64 pages"));
         assert!(refused(&["--page-cluster", "3"]).contains("--readahead adaptive has no windows"));
         assert!(refused(&["--readahead", "none", "--page-cluster", "3"]).contains("--readahead none"));
         assert!(run_args(&["--page-cluster", "x", "--", "true"]).is_err());

@@ -151,7 +151,8 @@ pub fn miss(mm: &Mm, touch: Touch, slot: u32) -> Window {
 /// Notes a touch of a page that waited in a frame (`marked`: since readahead brought it); perhaps a window to fetch ahead.
 pub fn hit(mm: &Mm, touch: Touch, marked: bool) -> Option<Window> {
     let policy = policy(mm);
-    if policy == Policy::None || mm.who.is_alone(sys::now_ns) {
+    // Alone, the adaptive policy has nobody who would fetch it; the kernel's policies count hits whoever fetches.
+    if policy == Policy::None || (policy == Policy::Adaptive && mm.who.is_alone(sys::now_ns)) {
         return None;
     }
     let window = policy.hit(&describe(mm, touch, None), &mm.readahead.memory(mm), marked)?;

@@ -44,8 +44,8 @@ pub use vma::{RaWord, vma_range};
 pub const WINDOW_MAX: u32 = 1024;
 /// log2 of the kernel's greatest windows, unless set otherwise (`vm.page-cluster`).
 pub const PAGE_CLUSTER_DEFAULT: u32 = 3;
-/// The greatest that makes a difference: a window of [`WINDOW_MAX`] pages.
-pub const PAGE_CLUSTER_MAX: u32 = WINDOW_MAX.ilog2();
+/// The greatest of the cluster policy that makes a difference: from such a window come the pages that lie within 32 in memory, 64 in all.
+pub const PAGE_CLUSTER_MAX: u32 = 6;
 
 /// What decides on readahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
