@@ -30,6 +30,23 @@ def supervisor_stopped(context):
         context.finish(job)
 
 
+@test("refused-without-supervisor", SUITES)
+def refused_without_supervisor(context):
+    """Memory is refused, and nobody sets the limit meanwhile: each refusal waited half a second for it, for good."""
+    go = context.directory / "go"
+    with context.start(BUDGET_MIB, [PYTHON, WORK / "probes.py", 36, go], extra=["--eager", "--swap", "/var/tmp:128M"]) as job:
+        until("the program runs", lambda: "begun" in job.out.read_text(), job=job)
+        os.kill(job.process.pid, signal.SIGSTOP)
+        try:
+            go.touch()
+            until("all was refused", lambda: "refused 300" in job.out.read_text(), 100)
+        finally:
+            os.kill(job.process.pid, signal.SIGCONT)
+        code = job.wait()
+        check(code == 0, f"exit code {code}: {last_words(job)}")
+        context.finish(job)
+
+
 @test("swapon-is-held", SUITES, per_delivery=True)
 def swapon_is_held(context):
     """The supervisor is killed: a file that joined stays the tree's. Another run took it for its own, and both wrote to it."""

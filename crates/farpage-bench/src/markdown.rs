@@ -23,7 +23,14 @@ than the kernel, or a target missed.
 /// Targets that no program of this command is about.
 const ELSEWHERE: &str = "
 Elsewhere, with figures in [the README](../README.md): P11 by `cargo test -p farpage --test pool_memory` and the test `books-per-page`, P12 of \
-real programs by `make bench-fit`, P13 by `farpage sim contention`.
+real programs by `make bench-fit`, P13 by `farpage sim contention`. P12 is missed there by sqlite3 and by short programs, of which each pays for \
+the loading of the library.
+
+What is lost and no program of this command shows, with figures in the README too: NumPy's solve and sqlite3 beside the kernel's swap (`make \
+bench-kernel`), both of which touch most of their memory again and again; programs that need about as much as their budget; a list followed for \
+the first time (`bench chase`); a dense solve with `--readahead none`, `cluster` and `vma` (`bench readahead`).
+
+![where the time of random touches on compressed RAM goes](flame-random.svg)
 ";
 
 /// The report, from objects of `--json`, in the order in which they are to stand.

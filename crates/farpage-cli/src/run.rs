@@ -11,7 +11,7 @@ use std::process;
 
 use farpage::join::{self, layout};
 use farpage::snapshot::Snapshot;
-use farpage::supervisor::{self, AreaSpec, Delivery, RunConfig, RunError};
+use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
 use farpage_core::huge::{self, Huge};
 use farpage_core::units::{PAGE_SIZE, format_size};
 
@@ -76,13 +76,26 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         on_start: Box::new(move || remarks.iter().for_each(|line| say(line))),
         on_tick: args.stats.then(ticker),
     };
-    let outcome = match supervisor::run(config) {
-        Ok(outcome) => outcome,
+    match supervisor::run(config) {
+        Ok(outcome) => tell(&args, delivery, &outcome, stats_file),
         Err(error) => {
             stats_file.iter().for_each(StatsFile::abandon);
-            return Err(run_failure(error));
+            Err(run_failure(error))
         }
-    };
+    }
+}
+
+/// Tells what a run came to; its exit code.
+fn tell(
+    args: &RunArgs,
+    delivery: Delivery,
+    outcome: &Outcome,
+    mut stats_file: Option<StatsFile>,
+) -> Result<u8, Failure> {
+    let write = |file: StatsFile| file.write(&args.command, outcome);
+    // Before a second signal of who ended the program may end this process.
+    let own = stats_file.take_if(|file| file.is_a_file_of_its_own()).map(write);
+    outcome.signals.restore();
     if !args.quiet {
         summary::lines(&outcome.snapshot)
             .iter()
@@ -92,7 +105,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         say(&hint);
     }
     let code = exit_code(outcome.exit_code);
-    match stats_file.map(|file| file.write(&args.command, &outcome)) {
+    match own.or_else(|| stats_file.map(write)) {
         // The program's own failure is worth more to the caller than ours.
         Some(Err(failure)) if code == 0 => Err(failure),
         Some(Err(failure)) => {

@@ -62,6 +62,11 @@ impl StatsFile {
         self.file.as_raw_fd()
     }
 
+    /// Whether to write it takes no waiting for a reader, and follows no other text.
+    pub fn is_a_file_of_its_own(&self) -> bool {
+        self.origin != Origin::Given && self.file.metadata().is_ok_and(|meta| meta.is_file())
+    }
+
     /// Nothing ran: a file that was made for it would be empty, which is no JSON. Another run may have filled it meanwhile, or put its own
     /// in its place.
     pub fn abandon(&self) {
@@ -196,6 +201,7 @@ mod tests {
         let outcome = Outcome {
             exit_code: 7,
             snapshot: crate::summary::tests::sample(),
+            signals: farpage::supervisor::Before::default(),
         };
         let file = StatsFile::open(&path).expect("opens");
         file.write(&["true".into()], &outcome).expect("writes");

@@ -337,26 +337,36 @@ unsafe extern "C" fn realloc_for(pointer: *mut c_void, size: usize, caller: usiz
     or_errno(unsafe { je::realloc(pointer, size) })
 }
 
+/// The `realloc` that comes first in the program's scope.
+static FIRST: AtomicUsize = AtomicUsize::new(UNKNOWN);
+
+/// Looks it up, from the constructor: the loader's lock, which this takes, may be held for long later on, or for good in a forked child, and
+/// what `dlerror` has to tell would be lost.
+pub fn find_first_realloc() -> usize {
+    // The program's own scope: in that of a library which is linked symbolically, as ours is, its own names come first.
+    let program = call_real!(
+        dlopen as fn(*const c_char, c_int) -> *mut c_void,
+        core::ptr::null(),
+        libc::RTLD_LAZY
+    );
+    // SAFETY: a handle and a valid name.
+    let found = unsafe { real::dlsym(program, c"realloc".as_ptr()) } as usize;
+    FIRST.store(found, Ordering::Relaxed);
+    found
+}
+
 /// As libc's it calls whichever `realloc` comes first, which may be a program's own. One behind ours would be given blocks of ours: mimalloc's
 /// and that of gcc's leak checker have one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    static FIRST: AtomicUsize = AtomicUsize::new(UNKNOWN);
     let Some(bytes) = count.checked_mul(size) else {
         return no_memory();
     };
-    let mut first = FIRST.load(Ordering::Relaxed);
-    if first == UNKNOWN {
-        // The program's own scope: in that of a library which is linked symbolically, as ours is, its own names come first.
-        let program = call_real!(
-            dlopen as fn(*const c_char, c_int) -> *mut c_void,
-            core::ptr::null(),
-            libc::RTLD_LAZY
-        );
-        // SAFETY: a handle and a valid name.
-        first = unsafe { real::dlsym(program, c"realloc".as_ptr()) } as usize;
-        FIRST.store(first, Ordering::Relaxed);
-    }
+    let first = match FIRST.load(Ordering::Relaxed) {
+        // A constructor's that runs before ours.
+        UNKNOWN => find_first_realloc(),
+        found => found,
+    };
     // SAFETY: a realloc, ours or that of a program; as the caller's.
     unsafe {
         if first == UNKNOWN {

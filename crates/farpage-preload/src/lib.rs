@@ -41,6 +41,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 
 extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, environment: *const *const c_char) {
     real::resolve();
+    alloc::find_first_realloc();
     internal::start();
     threads::start_beliefs();
     // SAFETY: glibc passes constructors the process's environment.

@@ -19,6 +19,8 @@ const BETWEEN_NS: u64 = 100_000_000;
 /// When that was, and which number of limits is waited for.
 static WAITED_NS: AtomicU64 = AtomicU64::new(0);
 static WAITED_FOR: AtomicU32 = AtomicU32::new(0);
+/// One more than the number of limits at which a wait was in vain; 0: none was.
+static IN_VAIN: AtomicU64 = AtomicU64::new(0);
 
 /// Whether `len` more bytes could be kept somewhere, were all of them touched.
 #[must_use]
@@ -31,6 +33,11 @@ pub fn room_for(mm: &Mm, len: u64) -> bool {
 /// was active, is taken off it until then. Memory was refused so while most of the budget was free (once in a run of `make test`; that this was why is inferred).
 fn limit_is_new(header: &Header) -> bool {
     if !header.supervisor_is_there() {
+        return false;
+    }
+    // A supervisor that is stopped, or dead and not waited for, sets none: each refusal once took half a second then.
+    let in_vain = || u64::from(header.limits_set.load(Ordering::Relaxed)) + 1;
+    if IN_VAIN.load(Ordering::Relaxed) == in_vain() {
         return false;
     }
     let now = sys::now_ns();
@@ -56,12 +63,16 @@ fn limit_is_new(header: &Header) -> bool {
     while left() > 0 && sys::now_ns().saturating_sub(now) < PATIENCE_NS {
         header.nap(1000);
     }
+    if left() > 0 {
+        IN_VAIN.store(in_vain(), Ordering::Relaxed);
+    }
     left() <= 0
 }
 
 /// In a forked child, which waits for itself.
 pub fn forget() {
     WAITED_NS.store(0, Ordering::Relaxed);
+    IN_VAIN.store(0, Ordering::Relaxed);
 }
 
 /// Counts memory that is about to become writable, and becomes active if that is too much for the tree. Counted first: four

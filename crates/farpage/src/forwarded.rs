@@ -48,6 +48,7 @@ pub fn signals() -> impl Iterator<Item = i32> {
 }
 
 /// What was done with each of them before.
+#[derive(Default)]
 #[must_use]
 pub struct Before(Vec<(i32, libc::sigaction)>);
 
@@ -77,10 +78,10 @@ pub fn begin(child: i32) -> Before {
 
 impl Before {
     /// They are this process's own again: what it does last may wait for others, and must be able to be ended.
-    pub fn restore(self) {
-        for (sig, action) in self.0 {
+    pub fn restore(&self) {
+        for (sig, action) in &self.0 {
             // SAFETY: what the kernel said was there.
-            unsafe { libc::sigaction(sig, &raw const action, ptr::null_mut()) };
+            unsafe { libc::sigaction(*sig, action, ptr::null_mut()) };
         }
     }
 }

@@ -85,8 +85,6 @@ pub struct Ledger {
     /// Whether a process was forked meanwhile: its parent was seen before and it after, so that what both share counts one and a
     /// half times.
     torn: bool,
-    /// Whether this process was kept from a CPU for so long meanwhile that what it saw is not of one time.
-    held: bool,
     /// What was not managed then.
     unmanaged: i64,
     /// What the tree was last seen to be charged more than its processes, and at how many ticks in a row.
@@ -175,7 +173,6 @@ impl Ledger {
             deaths: 0,
             forking: false,
             torn: false,
-            held: false,
             unmanaged: 0,
             drift: (0, 0),
             starts: vec![(0, 0); MAX_PROCESSES],
@@ -204,7 +201,7 @@ impl Ledger {
 
     /// Looks at every process once.
     pub fn tick(&mut self) {
-        let now = sys::now_ns();
+        let (now, ran) = (sys::now_ns(), sys::thread_ns());
         let promises = self.pool.header().promises.load(Ordering::SeqCst);
         self.entries = self.live;
         let mut beside = self.look(now);
@@ -223,10 +220,8 @@ impl Ledger {
         let own = own_pages();
         // Every page once, at whatever processes it is charged, as the kernel's own counts have it: of shares that are of one time.
         let is_whole = !self.torn && !self.forking && (self.reads || self.live < 2);
-        // On a machine with forty threads for each CPU a tree that had 94 MiB was once said to have had 138.
-        let is_first = self.pool.header().peak.load(Ordering::Relaxed) == 0;
-        if is_whole && (is_first || !self.held) {
-            self.note_peak(beside.uncharged - beside.held_up + own);
+        if is_whole {
+            self.note_peak(beside.uncharged - beside.held_up + own, now, ran);
         }
         beside.unmanaged = beside.unmanaged.max(beside.uncharged) + own;
         if self.forking {
@@ -245,7 +240,6 @@ impl Ledger {
     /// Looks at every process; what the tree has beside managed pages.
     fn look(&mut self, now: u64) -> Beside {
         let mut beside = Beside::default();
-        let (start, ran) = (sys::now_ns(), sys::thread_ns());
         let births = self.pool.header().births.load(Ordering::Acquire);
         let is_forking = |entry: &ProcEntry| entry.forking.load(Ordering::Acquire) != 0;
         let was_forking = self.pool.processes().iter().any(is_forking);
@@ -311,7 +305,6 @@ impl Ledger {
         }
         let more = self.pool.header().births.load(Ordering::Acquire) != births;
         self.torn = more || (was_forking && !self.forking);
-        self.held = (sys::now_ns() - start).saturating_sub(sys::thread_ns() - ran) > HELD_NS;
         beside
     }
 
@@ -466,11 +459,16 @@ impl Ledger {
         }
     }
 
-    /// The most the tree was seen to have: what is held up for the limit's sake is not in it.
-    fn note_peak(&self, unmanaged: i64) {
+    /// The most the tree was seen to have: what is held up for the limit's sake is not in it. `now`, `ran`: the time, and this thread's own,
+    /// when the look began. If it was kept from a CPU since then, what was seen unmanaged may be charged by now; what is charged the tree has
+    /// in any case. (On a machine with forty threads for each CPU a tree that had 94 MiB was once said to have had 138.)
+    fn note_peak(&self, unmanaged: i64, now: u64, ran: u64) {
         let header = self.pool.header();
         let metadata = metadata(&self.pool, self.pool_fd);
-        let total = header.charged.load(Ordering::Relaxed) + header.zpool_pages() + unmanaged + metadata;
+        let charged = header.charged.load(Ordering::Relaxed);
+        let held = (sys::now_ns() - now).saturating_sub(sys::thread_ns() - ran) > HELD_NS;
+        let unmanaged = if held && charged > 0 { 0 } else { unmanaged };
+        let total = charged + header.zpool_pages() + unmanaged + metadata;
         header.peak.fetch_max(total, Ordering::Relaxed);
         header.metadata_peak.fetch_max(metadata, Ordering::Relaxed);
     }

@@ -30,6 +30,7 @@ use crate::areas::{self, OpenArea};
 use crate::bell::Bell;
 use crate::control::Server;
 use crate::forwarded;
+pub use crate::forwarded::Before;
 use crate::inherited::{self, SignalState};
 use crate::join::{ENV_POOL, layout};
 use crate::ledger::Ledger;
@@ -104,6 +105,8 @@ pub struct Outcome {
     /// The program's exit code, or 128 + the signal that ended it.
     pub exit_code: i32,
     pub snapshot: Snapshot,
+    /// To be restored before anything that may wait.
+    pub signals: Before,
 }
 
 /// Why nothing was run. Texts say what, why and how to mend it.
@@ -165,8 +168,11 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     } else {
         keep_books_in_background(rounds, &config.callers_files);
     }
-    before.restore();
-    Ok(Outcome { exit_code, snapshot })
+    Ok(Outcome {
+        exit_code,
+        snapshot,
+        signals: before,
+    })
 }
 
 /// # Errors
@@ -232,6 +238,7 @@ fn make_pool(config: &RunConfig, open: &[OpenArea]) -> Result<(i32, Pool), Strin
         .store(sys::pid_namespace(), Ordering::Relaxed);
     header.budget.store(pages, Ordering::Relaxed);
     header.limit.store(pages * 7 / 8, Ordering::Relaxed);
+    header.limit_set.store(pages * 7 / 8, Ordering::Relaxed);
     header.zpages_limit.store(geometry.zpages, Ordering::Relaxed);
     header.workingset.start((pages / EPOCHS_IN_BUDGET).max(1) as u64);
     header.start_ns.store(sys::now_ns(), Ordering::Relaxed);

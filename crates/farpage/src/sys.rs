@@ -202,13 +202,14 @@ pub fn close(fd: i32) {
     unsafe { raw(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]) };
 }
 
-/// Moves `fd` to the number `to` (replacing what was there); `cloexec` as given.
+/// Moves `fd` to the number `to` (replacing what was there); `cloexec` as given. What can't be moved is closed.
 pub fn move_fd(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
-    if fd != to {
-        copy_fd(fd, to, cloexec)?;
-        close(fd);
+    if fd == to {
+        return Ok(());
     }
-    Ok(())
+    let copied = copy_fd(fd, to, cloexec);
+    close(fd);
+    copied
 }
 
 /// Another number for `fd`, in place of what had it.

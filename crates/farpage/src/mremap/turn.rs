@@ -34,7 +34,7 @@ pub fn take(mm: &Mm) -> Turn<'_> {
     }
 }
 
-/// `None`: others took it all the time.
+/// `None`: others took it all the time, or another thread of this process has it.
 fn take_word(mover: &AtomicU32, mine: u32, patience_ns: u64) -> Option<Taken<'_>> {
     let start = sys::now_ns();
     let exchange = |from| mover.compare_exchange(from, mine, Ordering::Acquire, Ordering::Relaxed);
@@ -43,7 +43,9 @@ fn take_word(mover: &AtomicU32, mine: u32, patience_ns: u64) -> Option<Taken<'_>
             return Some(Taken { mover, mine });
         };
         if sys::now_ns() - start > patience_ns {
-            return exchange(holder).ok().map(|_| Taken { mover, mine });
+            // Its own word would be given back by whichever thread ends first.
+            let taken = holder != mine && exchange(holder).is_ok();
+            return taken.then_some(Taken { mover, mine });
         }
         sys::futex_wait(mover, holder, true, SLEEP_US);
     }
@@ -88,6 +90,16 @@ mod tests {
         drop(stopped);
         assert_eq!(mover.load(Ordering::Relaxed), 3, "it is another's by now");
         drop(next);
+        assert_eq!(mover.load(Ordering::Relaxed), 0);
+    }
+
+    /// The word names a process, not a thread: taken over by another one of the same it would be given back while that one still moves.
+    #[test]
+    fn a_turn_is_not_taken_over_within_a_process() {
+        let mover = AtomicU32::new(0);
+        let slow = take_word(&mover, 7, PATIENCE_NS).expect("it was free");
+        assert!(take_word(&mover, 7, 1_000_000).is_none());
+        drop(slow);
         assert_eq!(mover.load(Ordering::Relaxed), 0);
     }
 }
