@@ -189,7 +189,7 @@ pub struct RunArgs {
     #[arg(long, env = "FARPAGE_STATS", value_parser = FalseyValueParser::new())]
     pub stats: bool,
 
-    /// Write all figures to FILE as JSON at the end
+    /// Write all figures to FILE as JSON when the command ends (exit code 125 if only that fails)
     #[arg(long, value_name = "FILE", env = "FARPAGE_STATS_JSON")]
     pub stats_json: Option<PathBuf>,
 
@@ -247,6 +247,7 @@ pub struct StatArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Exit code: 0 if all is well; 1 if there is a problem, or no such tree.")]
 pub struct CheckArgs {
     /// One JSON object
     #[arg(long)]
@@ -265,7 +266,7 @@ pub struct SwapoffArgs {
     pub order: OrderArg,
 
     /// Pages read at a time: a number, or as the kernel sizes windows, with pages found read ahead counted as hits
-    /// (counted) or not (uncounted) [default: 128, less in a small budget; with vma and cluster counted]
+    /// (counted) or not (uncounted) [default, and the most in the device's order: 128, less in a budget under 256M; with vma and cluster counted, 64 at most]
     #[arg(long, value_parser = parse_window, value_name = "N|counted|uncounted")]
     pub window: Option<WindowArg>,
 

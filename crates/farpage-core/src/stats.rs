@@ -73,7 +73,7 @@ counters! {
     RejectCompressPoor "reject_compress_poor" "Pages found not worth keeping compressed.",
     FileReadBytes "file_read_bytes" "Bytes read from swap areas.",
     FileWriteBytes "file_write_bytes" "Bytes written to swap areas.",
-    CrcErrors "crc_errors" "Pages whose checksum did not match.",
+    CrcErrors "crc_errors" "Pages that could not be brought back: a wrong checksum, or an error of the device.",
     LimitOverrun "limit_overrun" "Times the budget was exceeded.",
     SlotLock "slot_lock" "Cluster locks taken: to allocate or free slots, to write back, to discard, to compact or to empty an area.",
     SlotLockMissed "slot_lock_missed" "Cluster locks found held by somebody else.",
