@@ -85,8 +85,9 @@ def with_settings():
     """(name, function) of real programs with settings, by signal."""
     plan = []
     for setting, words, scale in SETTINGS:
-        cases = [case for case in real_programs(scale) if case.quick and case.settings]
-        for case in cases:
+        for case in real_programs(scale):
+            if not (case.quick and case.settings):
+                continue
             # Without readahead and beside three other lines np-sort did not end in 150 s, which is enough for it alone.
             case.timeout_s *= 3
             run = lambda case=case, variant=(setting, words): run_case(case, "signal", variant=variant)  # noqa: E731

@@ -14,11 +14,12 @@ const VMSTAT: [&str; 7] = [
     "thp_swpout",
     "thp_swpout_fallback",
 ];
-/// Of farpage's statistics: figures, and the counters that they are of, per GB out.
-const PER_GB: [(&str, &str); 3] = [
+/// Figures, and the counters that they are of, per GB out: farpage's own, and the machine's.
+const PER_GB: [(&str, &str); 4] = [
     ("uffd_move_per_gb", "uffd_move"),
     ("tlb_flush_call_per_gb", "tlb_flush_call"),
     ("slot_lock_per_gb", "slot_lock"),
+    ("tlb_ipi_per_gb", TLB_IPI),
 ];
 /// Interrupts that make a CPU flush its TLB: the machine's, whichever side runs.
 const TLB_IPI: &str = "tlb_ipi";
@@ -83,12 +84,10 @@ pub fn figures(counters: &Value, machine: &Value) -> Value {
     }
     let out_gb = gb_out(counters);
     for (name, counter) in PER_GB {
-        if let Some(count) = counters[counter].as_f64().filter(|_| out_gb > 0.0) {
+        let count = counters[counter].as_f64().or(machine[counter].as_f64());
+        if let Some(count) = count.filter(|_| out_gb > 0.0) {
             told[name] = json!(count / out_gb);
         }
-    }
-    if let Some(count) = machine[TLB_IPI].as_f64().filter(|_| out_gb > 0.0) {
-        told["tlb_ipi_per_gb"] = json!(count / out_gb);
     }
     told
 }

@@ -86,17 +86,13 @@ impl StatsFile {
             exit_code: outcome.exit_code,
         };
         let text = format!("{:#}\n", json::stats(&outcome.snapshot, Some(facts)));
-        let is_cut = self.origin != Origin::Given;
         // Only a regular file has an old content to be cut; a pipe or terminal has none.
-        let result = self.file.metadata().and_then(|meta| {
-            if is_cut && meta.is_file() {
-                self.file.set_len(0)
-            } else {
-                Ok(())
-            }
-        });
-        result
-            .and_then(|()| write_waiting(&self.file, text.as_bytes()))
+        let cut = if self.is_a_file_of_its_own() {
+            self.file.set_len(0)
+        } else {
+            Ok(())
+        };
+        cut.and_then(|()| write_waiting(&self.file, text.as_bytes()))
             .map_err(|error| {
                 Failure::new(
                     EXIT_FAILED,

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_core::kill_point;
 use farpage_core::page_state::{Kind, PageState};
-use farpage_core::readahead::{Direction, Order, Policy, hits};
+use farpage_core::readahead::{Direction, Order, PAGE_CLUSTER_MAX, Policy, hits};
 use farpage_core::stats::{Counter, Source};
 
 use crate::aio::Aio;
@@ -151,6 +151,9 @@ fn plan(mm: &Mm, touch: Touch, seen: PageState, lists: &mut Lists) -> Request {
 fn room_now(mm: &Mm) -> usize {
     usize::try_from(-mm.header().excess(0)).unwrap_or(0).max(1)
 }
+
+// No window of that policy brings in more.
+const _: () = assert!(SPAN == 1 << PAGE_CLUSTER_MAX);
 
 /// Takes the pages around `page` that lie in `blocks` of the file it lies in, as many as there is `room` for. (The kernel would bring in whatever lies there;
 /// which page of which process that is, is not known from the slot alone.)
