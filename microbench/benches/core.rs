@@ -9,10 +9,12 @@ fn core(c: &mut Criterion) {
     for operation in Operation::ALL {
         let mut group = c.benchmark_group(operation.name());
         for name in SIDES {
-            let side = side(name, operation);
+            let side = side(name, operation).expect("half of the device is free");
             for threads in [1, 2, 4, 8, THREADS] {
                 group.bench_function(BenchmarkId::new(name, threads), |b| {
-                    b.iter_custom(|times| timed(side.as_ref(), operation, threads, times as usize));
+                    b.iter_custom(|times| {
+                        timed(side.as_ref(), operation, threads, times as usize).expect("sound")
+                    });
                 });
                 // Read by tests/bench/core.py.
                 if let Some([taken, held]) = side.locks()

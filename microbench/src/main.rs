@@ -16,6 +16,11 @@ fn main() -> ExitCode {
         eprintln!("microbench: {words:?}: not an operation, a side and a number");
         return ExitCode::from(2);
     };
-    side(name, operation).work(operation, 0, times);
-    ExitCode::SUCCESS
+    match side(name, operation).and_then(|side| side.work(operation, 0, times)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(wrong) => {
+            eprintln!("microbench: {wrong}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The swap core's operations beside what systems C and T replaced: instructions (valgrind) and wall time (criterion) per
-operation, and ratios farpage / baseline. The operations are those of microbench/src/lib.rs.
+operation, and ratios farpage / baseline. The operations are those of crates/farpage-sim/src/operations.rs.
 
 Instructions are counted with one thread, as the difference between many operations and none, so they are the same on a busy
 machine. Wall time is that of the whole run divided by the operations of all threads: what an operation takes of the machine, not how

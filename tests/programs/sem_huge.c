@@ -60,12 +60,70 @@ static void cycle(void)
 	munmap(p, len);
 }
 
+/* Page `i` of `p` has content of its own. */
+static void fill_pages(char *p, size_t len)
+{
+	for (size_t i = 0; i < len / PAGE; i++)
+		fill(p + i * PAGE, PAGE, 100 + i);
+}
+
+static void check_page(const char *what, char *p, size_t i)
+{
+	CHECK_FILL(what, p + i * PAGE, PAGE, 100 + i);
+}
+
+/* Huge pages do not decay: after many cycles, in each of which some come back in small pages, there are as many as before. */
+static void lasting(void)
+{
+	size_t len = 52 * HUGE, before, after = 0, rounds = size_mb > 256 ? 24 : 8;
+	char *p = walked(len, 1);
+	fill_pages(p, len);
+	before = huge_pages(p, len);
+	for (size_t round = 0; round < rounds && failures() == 0; round++) {
+		chill();
+		/* Where a page in the middle comes first nothing tells that all of them will be used. */
+		for (size_t n = 0; n < 3 && round + 2 < rounds; n++)
+			check_page("one of them", p, mix64(round * 3 + n) % (len / PAGE));
+		for (size_t i = 0; i < len / PAGE; i++)
+			check_page("after a cycle", p, i);
+		/* One may be in small pages, to be measured; not the same twice. */
+		size_t now = huge_pages(p, len);
+		after = round + 2 < rounds || now > after ? now : after;
+	}
+	say("huge pages before %zu, after %zu cycles %zu of %zu", before, rounds, after, len / HUGE);
+	if (expected())
+		CHECK("as many as before many cycles, within 2 per cent", after * 100 >= before * 98 && after * 98 <= before * 100);
+	munmap(p, len);
+}
+
+/* Memory that was used as a whole and is used in part from then on: the first word of each huge page, in order, as a walk would. It came
+ * back whole each time; now that is found out and it comes back in small pages. */
+static void in_part(void)
+{
+	size_t len = 40 * HUGE, rounds = 7, found = 0;
+	char *p = walked(len, 1);
+	fill_pages(p, len);
+	for (size_t round = 0; round < rounds && failures() == 0; round++) {
+		chill();
+		for (size_t i = 0; i < len / PAGE; i += HUGE / PAGE) {
+			check_page("the first of a huge page", p, i);
+			sleep_ms(1);
+		}
+		found = huge_pages(p, len);
+		say("round %zu: %zu of %zu came back whole", round, found, len / HUGE);
+	}
+	if (expected())
+		CHECK("what is used in part comes back in part", found <= len / HUGE / 10);
+	for (size_t i = 0; i < len / PAGE; i++)
+		check_page("all of them", p, i);
+	munmap(p, len);
+}
+
 static void parts(void)
 {
 	for (int cold = 0; cold < 2; cold++) {
 		char *p = walked(LEN, 0);
-		for (size_t i = 0; i < LEN / PAGE; i++)
-			fill(p + i * PAGE, PAGE, 100 + i);
+		fill_pages(p, LEN);
 		if (cold)
 			chill();
 		size_t a = HUGE + 100 * PAGE, b = 2 * HUGE + 7 * PAGE, c = 3 * HUGE + 255 * PAGE, n = 50 * PAGE;
@@ -273,7 +331,7 @@ static void rest_follows(void)
 int main(int argc, char **argv)
 {
 	static const struct group groups[] = {
-		{"cycle", cycle}, {"parts", parts},	  {"forked", forked},
+		{"cycle", cycle}, {"lasting", lasting}, {"in_part", in_part}, {"parts", parts},	  {"forked", forked},
 		{"locked", locked}, {"sparse", sparse}, {"declined", declined}, {"random_order", random_order},
 		{"bordered", bordered}, {"beheaded", beheaded}, {"rest_follows", rest_follows},
 	};

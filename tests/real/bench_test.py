@@ -246,15 +246,19 @@ def bench_huge(context):
 def bench_baseline(context):
     """What a system is worth: farpage with it beside farpage without; the report is one page."""
     page, report = context.directory / "bench.html", context.directory / "bench.json"
-    words = ["--baseline", "V", *TINY, "--pairs", "1", "--dir", context.directory]
+    words = ["--baseline", "V,C,T", *TINY, "--pairs", "1", "--dir", context.directory]
     got = context.plain([FARPAGE, "bench", *words, "--json", report, "--html", page], timeout_s=200)
     check(got.code == 0, f"exit code {got.code}: {got.err[-300:]} {got.out[-300:]}")
-    (one,) = [one for one in json.loads(report.read_text())["comparisons"] if len(one["runs"]) > 1]
-    sides = {run["side"]: run for run in one["runs"]}
-    check(len(sides) == 2 and not any(run["failure"] for run in sides.values()), f"{one}")
-    check(any(row["ratio"] for row in one["rows"]), f"no ratio: {one['rows']}")
+    comparisons = json.loads(report.read_text())["comparisons"]
+    check([one["gain_of"] for one in comparisons] == ["V", "C", "T"], f"{comparisons}")
+    for one in comparisons:
+        sides = {run["side"]: run for run in one["runs"]}
+        check(len(sides) == 2 and not any(run["failure"] for run in sides.values()), f"{one}")
+        check(any(row["ratio"] for row in one["rows"]), f"no ratio: {one['rows']}")
+    locks = comparisons[1]["rows"][0]
+    check(locks["met"] and locks["theirs"]["median"] > 10 * locks["ours"]["median"], f"{locks}")
     text = page.read_text()
-    check("mixed" in text and "<svg" in text and "http://" not in text.replace("http://www.w3.org", ""), "not one page by itself")
+    check("mixed" in text and "swap-cache" in text and "<svg" in text and "http://" not in text.replace("http://www.w3.org", ""), "not one page by itself")
 
 
 @test("bench-orphans", ("quick", "soak"))

@@ -23,7 +23,7 @@ than the kernel, or a target missed.
 /// Targets that no program of this command is about.
 const ELSEWHERE: &str = "
 Elsewhere, with figures in [the README](../README.md): P11 by `cargo test -p farpage --test pool_memory` and the test `books-per-page`, P12 of \
-real programs by `make bench-fit`, P13 by `farpage sim contention`. P12 is missed there by sqlite3 and by short programs, of which each pays for \
+real programs by `make bench-fit`, P13 by `farpage bench --baseline C` and `farpage sim contention`. P12 is missed there by sqlite3 and by short programs, of which each pays for \
 the loading of the library.
 
 What is lost and no program of this command shows, with figures in the README too: NumPy's solve and sqlite3 beside the kernel's swap (`make \

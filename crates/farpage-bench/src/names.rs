@@ -25,9 +25,15 @@ pub enum Workload {
     Fit,
     Build,
     Redis,
+    Slots,
+    SwapCache,
 }
 
 impl Workload {
+    /// The core alone, without a program and without swap: only for [`System`]s that the engine can't do without.
+    pub const CORE: [Self; 2] = [Self::Slots, Self::SwapCache];
+
+    /// Those that can be asked for by name.
     pub const ALL: [Self; 20] = [
         Self::Startup,
         Self::Fill,
@@ -74,6 +80,8 @@ impl Workload {
             Self::Fit => "fit",
             Self::Build => "build",
             Self::Redis => "redis",
+            Self::Slots => "slots",
+            Self::SwapCache => "swap-cache",
         }
     }
 
@@ -101,6 +109,10 @@ impl Workload {
             Self::Fit => "what it costs where nothing overflows",
             Self::Build => "C files compiled side by side, linked and run",
             Self::Redis => "redis-server: SETs, random GETs, the same during BGSAVE (T3)",
+            Self::Slots => {
+                "the core's, no program; with 96 CPUs in virtual time, with those of this machine in fact"
+            }
+            Self::SwapCache => "the core's, no program, with the CPUs of this machine",
         }
     }
 
@@ -140,6 +152,12 @@ impl Workload {
         self.tool().is_none() && !other_way
     }
 
+    /// Whether it is one of [`Self::CORE`].
+    #[must_use]
+    pub const fn is_core(self) -> bool {
+        matches!(self, Self::Slots | Self::SwapCache)
+    }
+
     /// The program that must be installed.
     #[must_use]
     pub const fn tool(self) -> Option<&'static str> {
@@ -169,7 +187,8 @@ impl Workload {
 
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| one.name() == name)
+        let all = Self::ALL.into_iter().chain(Self::CORE);
+        all.into_iter().find(|one| one.name() == name)
     }
 }
 
@@ -192,7 +211,7 @@ impl Subject {
         if name == "scale" {
             return Ok(Self::Scale);
         }
-        if let Some(workload) = Workload::of_name(name) {
+        if let Some(workload) = Workload::ALL.into_iter().find(|one| one.name() == name) {
             return Ok(Self::Workload(workload));
         }
         let there_are = Workload::ALL.map(Workload::name).join(", ");
@@ -202,7 +221,7 @@ impl Subject {
     }
 }
 
-/// One of the five systems, which the engine can do without (`--baseline`).
+/// One of the five systems (`--baseline`). The engine can do without the first three; the core stands for the other two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// VMA readahead, and what grew out of it; without: neighbours on the device, 8 pages.
@@ -211,10 +230,20 @@ pub enum System {
     Huge,
     /// Swapoff in device order with large reads; without: clusters with windows that count their hits, as system O left it.
     Swapoff,
+    /// Clusters and slots of each CPU's; without: a lock and a map for the device.
+    Contention,
+    /// The swap table; without: a tree with a lock for the swap cache.
+    SwapTable,
 }
 
 impl System {
-    pub const ALL: [Self; 3] = [Self::Readahead, Self::Huge, Self::Swapoff];
+    pub const ALL: [Self; 5] = [
+        Self::Readahead,
+        Self::Huge,
+        Self::Swapoff,
+        Self::Contention,
+        Self::SwapTable,
+    ];
 
     /// The letter of the design.
     #[must_use]
@@ -223,6 +252,8 @@ impl System {
             Self::Readahead => "V",
             Self::Huge => "H",
             Self::Swapoff => "O",
+            Self::Contention => "C",
+            Self::SwapTable => "T",
         }
     }
 
@@ -230,11 +261,9 @@ impl System {
     /// One line that lists what there is.
     pub fn parse(letter: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|one| one.letter() == letter);
-        known.ok_or_else(|| match letter {
-            "C" | "T" => format!(
-                "{letter}: the engine can't do without it; use V, H, O, and for C and T `make bench-core` and `farpage sim contention`"
-            ),
-            _ => format!("{letter:?}: use V, H, O"),
+        known.ok_or_else(|| {
+            let there_are = Self::ALL.map(Self::letter).join(", ");
+            format!("{letter:?}: use {there_are}")
         })
     }
 }
@@ -338,10 +367,10 @@ mod tests {
                 .expect_err("refused")
                 .ends_with("kernel-zram, memmap")
         );
-        assert!(
-            System::parse("C")
-                .expect_err("refused")
-                .contains("make bench-core")
-        );
+        assert_eq!(System::parse("c"), Err("\"c\": use V, H, O, C, T".to_owned()));
+        for core in Workload::CORE {
+            assert!(core.is_core() && Subject::parse(core.name()).is_err());
+            assert_eq!(Workload::of_name(core.name()), Some(core));
+        }
     }
 }

@@ -123,6 +123,8 @@ pub enum Way {
     },
     /// With this one of [`HUGE_WAYS`].
     Huge(&'static str),
+    /// What a system replaced, in place of that part of the core.
+    Replaced(&'static str),
 }
 
 impl Side {
@@ -136,6 +138,7 @@ impl Side {
             Self::Farpage(Way::Readahead(policy)) => format!("farpage {policy}"),
             Self::Farpage(Way::Emptied { order, window }) => format!("farpage {order} {window}"),
             Self::Farpage(Way::Huge(setting)) => format!("farpage huge {setting}"),
+            Self::Farpage(Way::Replaced(part)) => format!("farpage {part}"),
         }
     }
 
@@ -143,7 +146,7 @@ impl Side {
     #[must_use]
     pub fn is_aimed(self) -> bool {
         match self {
-            Self::Farpage(Way::Emptied { .. }) => false,
+            Self::Farpage(Way::Emptied { .. } | Way::Replaced(_)) => false,
             Self::Farpage(Way::Huge(way)) => way == HUGE_WAYS[0].0,
             _ => true,
         }
@@ -163,6 +166,7 @@ pub struct Comparison {
     pub sides: Vec<Side>,
     /// What the first side has and the second does without, if that is what is compared.
     pub gain: Option<System>,
+    /// 0 of the core alone, as is the data.
     pub ram_bytes: u64,
     pub data_bytes: u64,
 }
@@ -178,6 +182,9 @@ impl Comparison {
         let gain = self.gain.map_or(String::new(), |system| {
             format!("what {} is worth: ", system.letter())
         });
+        if self.workload.is_core() {
+            return format!("{gain}{}: {}", self.workload.name(), self.workload.about());
+        }
         let backing = match self.backing {
             Backing::File => "swap file",
             Backing::Compressed => "compressed RAM",
@@ -392,6 +399,16 @@ impl Sizes {
     }
 
     fn comparison(self, workload: Workload, backing: Backing, sides: Vec<Side>) -> Comparison {
+        if workload.is_core() {
+            return Comparison {
+                workload,
+                backing,
+                sides,
+                gain: None,
+                ram_bytes: 0,
+                data_bytes: 0,
+            };
+        }
         let page = PAGE_SIZE as f64;
         let whole = |bytes: f64| ((bytes / page) as u64) * PAGE_SIZE as u64;
         let ram_bytes = whole(self.ram_bytes as f64 * self.part(workload, backing)).max(RAM_MIN);
@@ -520,6 +537,8 @@ fn of_baseline(
                 let (order, window) = ("cluster", "counted");
                 (Workload::Swapoff, Way::Own, Way::Emptied { order, window })
             }
+            System::Contention => (Workload::Slots, Way::Own, Way::Replaced("lock per device")),
+            System::SwapTable => (Workload::SwapCache, Way::Own, Way::Replaced("cache tree")),
         };
         let mut backings = vec![Backing::File];
         if *system == System::Huge {

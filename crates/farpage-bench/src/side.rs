@@ -12,12 +12,15 @@
 //!   same program: both have the same number of bytes in all. Without a kernel's run it is estimated from the content.
 //! * a file in RAM: the budget is the one for a swap file. The tmpfs is counted to the cgroup of who writes to it, so the
 //!   cgroup's limit is greater by what the file takes, which is no room for anything else: the budget holds.
+//!
+//! Operations of the core alone swap nothing, and have no limit on either side.
 
 use std::fs;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
+use farpage_sim::operations::SIDES;
 use serde_json::{Value, json};
 
 use crate::cgroup;
@@ -113,6 +116,10 @@ impl Runner<'_> {
         zram_bytes: Option<u64>,
     ) -> Result<(Place, Vec<String>), String> {
         let mut place = Place::default();
+        if of.workload.is_core() {
+            let words = self.work_words(of, side, &place, &[]);
+            return Ok((place, words));
+        }
         if side == Side::Mapped || of.workload.tool().is_some() {
             place.directory = Some(self.keeper.directory(&self.config.directory)?);
         }
@@ -243,7 +250,10 @@ impl Runner<'_> {
             words.push("--mapped".to_owned());
         }
         let startup = (of.workload == Workload::Startup).then(|| started.to_vec());
-        if let Some(further) = of.usemem_words().or(startup) {
+        let replaced = matches!(side, Side::Farpage(Way::Replaced(_)));
+        let core = SIDES[usize::from(replaced)].to_owned();
+        let core = of.workload.is_core().then(|| vec![core]);
+        if let Some(further) = of.usemem_words().or(startup).or(core) {
             words.push("--".to_owned());
             words.extend(further);
         }
@@ -295,7 +305,7 @@ impl Runner<'_> {
     /// Whose counters are looked at during the run; nobody's where nothing is swapped.
     fn source(&self, of: &Comparison, side: Side, program: u32) -> Option<Source> {
         match side {
-            _ if of.workload == Workload::Startup => None,
+            _ if of.workload == Workload::Startup || of.workload.is_core() => None,
             Side::Ram => None,
             Side::Kernel | Side::Mapped => Some(Source::Kernel),
             Side::Farpage(_) => Some(Source::Farpage(self.config.program.clone(), program)),

@@ -73,8 +73,11 @@ impl<'a> Group<'a> {
             _ if items(&first["sides"]).iter().any(|side| side == "kernel") => ", swap file",
             _ => "",
         };
-        let ram = format_size(first["ram_bytes"].as_u64().unwrap_or(0));
-        format!("{gain}{}{swap}, {ram}", text(first, "workload"))
+        let ram = match first["ram_bytes"].as_u64().unwrap_or(0) {
+            0 => String::new(),
+            bytes => format!(", {}", format_size(bytes)),
+        };
+        format!("{gain}{}{swap}{ram}", text(first, "workload"))
     }
 
     /// Its rows, each with what every run has of it.
@@ -185,12 +188,13 @@ pub enum Better {
 }
 
 impl Better {
-    /// By the unit at the end of a measure's words: of a rate and of hits more is better, of a time less; of a count neither.
+    /// By the unit at the end of a measure's words: of a rate and of hits more is better, of a time and of waiting less; of a count
+    /// neither.
     #[must_use]
     pub fn of(words: &str) -> Option<Self> {
         match words.rsplit_once(", ")?.1 {
             "MB/s" | "KB/s" | "per s" | "per s and CPU" | "%" => Some(Self::More),
-            "s" | "ms" | "us" | "CPU s per GB" | "MiB" => Some(Self::Less),
+            "s" | "ms" | "us" | "ns" | "% in locks" | "CPU s per GB" | "MiB" => Some(Self::Less),
             _ => None,
         }
     }
@@ -249,6 +253,17 @@ pub mod tests {
     }
 
     #[test]
+    fn the_core_alone_has_no_size() {
+        let mut reports = [report("model, 96 CPUs, % in locks", 0.5, Some(true))];
+        let one = &mut reports[0]["comparisons"][0];
+        (one["workload"], one["gain_of"], one["ram_bytes"]) = (json!("slots"), json!("C"), json!(0));
+        one["sides"] = json!(["farpage", "farpage lock per device"]);
+        let groups = groups(&reports);
+        assert_eq!(groups[0].name(), "what C is worth: slots");
+        assert!(groups[0].lines()[0].is_worse(1.5));
+    }
+
+    #[test]
     fn another_size_is_another_comparison() {
         let mut reports = [report("50th, us", 0.5, None), report("50th, us", 0.7, None)];
         reports[1]["comparisons"][0]["ram_bytes"] = json!(1);
@@ -282,7 +297,8 @@ pub mod tests {
     fn every_unit_is_known() {
         let counts = ["AnonHugePages before, kB", "AnonHugePages after, kB"];
         for backing in [Backing::File, Backing::Compressed, Backing::Memory] {
-            for measure in Workload::ALL.into_iter().flat_map(|one| measures(one, backing)) {
+            let all = Workload::ALL.into_iter().chain(Workload::CORE);
+            for measure in all.flat_map(|one| measures(one, backing)) {
                 let has_unit = measure.words.contains(", ") && !counts.contains(&measure.words);
                 assert_eq!(Better::of(measure.words).is_some(), has_unit, "{}", measure.words);
             }

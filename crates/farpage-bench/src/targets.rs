@@ -1,5 +1,7 @@
 //! What of a workload's figures is shown, and the target of each.
 
+use farpage_sim::contention::report::P13_SHARE;
+
 use crate::names::{Backing, Workload};
 use crate::plan::{HUGE_SPLIT, Side, Way};
 
@@ -16,6 +18,8 @@ pub enum Target {
     NoneRatioAtMost(&'static str, f64),
     /// farpage / farpage that splits huge pages before they leave at most so much.
     SplitRatioAtMost(&'static str, f64),
+    /// farpage's own figure at most so much, beside a lock for each device.
+    LocksAtMost(&'static str, f64),
     /// farpage's own figure from the first to the second.
     Within(&'static str, f64, f64),
     /// farpage's own figure at least so much.
@@ -43,6 +47,7 @@ impl Target {
             (Self::SplitRatioAtMost(id, bound), Some(Side::Farpage(Way::Huge(HUGE_SPLIT)))) => {
                 (id, "<=", bound, ratio?)
             }
+            (Self::LocksAtMost(id, bound), Some(Side::Farpage(Way::Replaced(_)))) => (id, "<=", bound, value),
             (Self::AtLeast(id, bound), _) if beside_other => (id, ">=", bound, value),
             (Self::AtMost(id, bound), _) if beside_other => (id, "<=", bound, value),
             _ => return None,
@@ -59,7 +64,7 @@ impl Target {
     #[must_use]
     pub const fn judged(self) -> &'static str {
         match self {
-            Self::AtLeast(..) | Self::AtMost(..) | Self::Within(..) => "ours",
+            Self::AtLeast(..) | Self::AtMost(..) | Self::LocksAtMost(..) | Self::Within(..) => "ours",
             Self::RatioAtLeast(..)
             | Self::RatioAtMost(..)
             | Self::RamRatioAtMost(..)
@@ -207,7 +212,35 @@ pub fn measures(workload: Workload, backing: Backing) -> Vec<Measure> {
                 shown("bgsave_s", "BGSAVE, s"),
             ]
         }
+        Workload::Slots => slots(),
+        Workload::SwapCache => vec![
+            shown("look_up.one_ns", "look-up, 1 thread, ns"),
+            shown("look_up.all_ns", "look-up, all CPUs, ns"),
+            shown("add_delete.one_ns", "add+delete, 1 thread, ns"),
+            shown("add_delete.all_ns", "add+delete, all CPUs, ns"),
+            shown("fork.one_ns", "fork, 1 thread, ns"),
+            shown("fork.all_ns", "fork, all CPUs, ns"),
+        ],
     }
+}
+
+fn slots() -> Vec<Measure> {
+    vec![
+        aimed(
+            "model.lock_percent",
+            "model, 96 CPUs, % in locks",
+            Target::LocksAtMost("P13", 100.0 * P13_SHARE),
+        ),
+        shown("model.fault_us", "model, 96 CPUs, fault, us"),
+        shown("model.per_s", "model, 96 CPUs, per s"),
+        shown("without_t.lock_percent", "model, C alone, % in locks"),
+        shown("without_t.fault_us", "model, C alone, fault, us"),
+        shown("without_t.per_s", "model, C alone, per s"),
+        shown("slots.one_per_s", "slots, 1 thread, per s"),
+        shown("slots.all_per_s", "slots, all CPUs, per s"),
+        shown("pages.one_per_s", "in+out, 1 thread, per s"),
+        shown("pages.all_per_s", "in+out, all CPUs, per s"),
+    ]
 }
 
 fn huge(backing: Backing) -> Vec<Measure> {
@@ -330,6 +363,13 @@ mod tests {
             Some(("own <= 0.333".to_owned(), true))
         );
         assert_eq!(cheaper.judge(Some(Side::Kernel), Some(0.3), 0.0), None);
+        let locks = Target::LocksAtMost("P13", 1.0);
+        let replaced = Side::Farpage(Way::Replaced("lock per device"));
+        assert_eq!(
+            locks.judge(Some(replaced), Some(0.01), 1.2),
+            Some(("P13 <= 1".to_owned(), false))
+        );
+        assert_eq!(locks.judge(Some(Side::Kernel), Some(0.01), 0.2), None);
         let cost = Target::NoneRatioAtMost("own", 1.05);
         assert_eq!(cost.judge(Some(Side::Kernel), Some(0.5), 0.0), None);
         assert_eq!(

@@ -52,11 +52,11 @@ pub struct ContentionArgs {
     pub devices: Vec<usize>,
 
     /// Pages swapped out at any time; the devices have twice the slots
-    #[arg(long, value_name = "N", default_value_t = 131_072)]
+    #[arg(long, value_name = "N", default_value_t = contention::PAGES)]
     pub pages: usize,
 
     /// Faults that count, in each run
-    #[arg(long, value_name = "N", default_value_t = 50_000)]
+    #[arg(long, value_name = "N", default_value_t = contention::FAULTS)]
     pub faults: usize,
 
     /// What the random numbers start from

@@ -91,19 +91,21 @@ pub fn lines(snapshot: &Snapshot) -> Vec<String> {
     }
     lines.push(latency_line("all", all));
     lines.push(format!(
-        "swap-out: zswpout {}, pswpout {}, swpout_zero {}, swpout_unchanged {}; written {}",
+        "swap-out: zswpout {}, pswpout {}, swpout_zero {}, swpout_unchanged {}; {} in {} writes",
         count(Counter::Zswpout),
         count(Counter::Pswpout),
         count(Counter::SwpoutZero),
         count(Counter::SwpoutUnchanged),
-        format_size(count(Counter::FileWriteBytes))
+        format_size(count(Counter::FileWriteBytes)),
+        count(Counter::FileWrite)
     ));
     lines.push(format!(
-        "swap-in:  zswpin {}, pswpin {}, swpin_zero {}; read {}; swap_ra {}, swap_ra_hit {}",
+        "swap-in:  zswpin {}, pswpin {}, swpin_zero {}; {} in {} reads; swap_ra {}, swap_ra_hit {}",
         count(Counter::Zswpin),
         count(Counter::Pswpin),
         count(Counter::SwpinZero),
         format_size(count(Counter::FileReadBytes)),
+        count(Counter::FileRead),
         count(Counter::SwapRa),
         count(Counter::SwapRaHit)
     ));

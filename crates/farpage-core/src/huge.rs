@@ -9,7 +9,9 @@
 //! - where those pages came as a huge one they prove nothing by being there (one touch in each 2 MiB would make all of them
 //!   huge). Fresh memory that was walked through is not all zeros at its end, and no walk is faster than memory ([`WALK_NS`]);
 //! - a range that came in page by page and had nearly all of its pages in when reclaim came to it was used as one. That
-//!   earns it [`CREDIT`] returns as a whole, whichever page is touched first; then it is measured again.
+//!   earns it [`CREDIT`] returns as a whole, whichever page is touched first; then it is measured again;
+//! - of the ranges that a walk is about to come to, one in [`MEASURED_ONE_IN`] comes in small pages, so that it can be seen whether the walk goes
+//!   through it. Where it does not, it does not reach the next one either: nothing leads there as a whole any more.
 //!
 //! Only ranges that the program asked for (`madvise`) or all (`always`) come into question, never those that it declined,
 //! and only in budgets that a huge page is a small part of.
@@ -24,6 +26,8 @@ pub const WALK_NS: u64 = 30_000;
 pub const CREDIT: u32 = 4;
 /// Resident pages, of 512, from which on a range counts as used as one.
 pub const USED_AS_ONE: u32 = 448;
+/// Of the ranges ahead of walks one in so many is measured.
+pub const MEASURED_ONE_IN: u32 = 64;
 /// A huge page is at most so small a part of the limit.
 const LIMIT_SHARE: i64 = 32;
 
@@ -156,10 +160,13 @@ pub const fn credit(word: u32) -> u32 {
     (word & CREDIT_MASK) >> CREDIT_SHIFT
 }
 
-/// The word with full credit.
+/// Bit of a range's word: it comes in small pages whatever leads to it, since its use is to be seen.
+pub const MEASURED: u32 = 1 << 27;
+
+/// The word with full credit; what was to be seen has been seen.
 #[must_use]
 pub const fn with_full_credit(word: u32) -> u32 {
-    word & !CREDIT_MASK | CREDIT << CREDIT_SHIFT
+    word & !(CREDIT_MASK | MEASURED) | CREDIT << CREDIT_SHIFT
 }
 
 /// The word with one return less; none if there was no credit.
@@ -229,12 +236,12 @@ mod tests {
         fn credit_keeps_to_its_bits(word: u32) {
             let full = with_full_credit(word);
             prop_assert_eq!(credit(full), CREDIT);
-            prop_assert_eq!(full & !CREDIT_MASK, word & !CREDIT_MASK);
+            prop_assert_eq!(full & !CREDIT_MASK, word & !(CREDIT_MASK | MEASURED));
             let mut left = full;
             for spent in 1..=CREDIT {
                 left = spend(left).unwrap();
                 prop_assert_eq!(credit(left), CREDIT - spent);
-                prop_assert_eq!(left & !CREDIT_MASK, word & !CREDIT_MASK);
+                prop_assert_eq!(left & !CREDIT_MASK, full & !CREDIT_MASK);
             }
             prop_assert_eq!(spend(left), None);
         }

@@ -85,6 +85,8 @@ counters! {
     ReadWatched "read_watched" "Reads from swap areas that a fault waited for without sleeping.",
     UffdMove "uffd_move" "UFFDIO_MOVE calls; each flushes the TLBs of the program's CPUs, for each stretch of present pages.",
     TlbFlushCall "tlb_flush_call" "Other calls of reclaim's after which those TLBs are flushed: memory given back, moved, mapped anew, write-protected.",
+    FileRead "file_read" "Reads from swap areas, of one page or of several side by side.",
+    FileWrite "file_write" "Writes to swap areas, of one page or of several side by side.",
 }
 
 /// Where a fault found its page; there is one histogram for each.
@@ -207,7 +209,7 @@ mod tests {
             assert!(seen.insert(name), "{name} twice");
         }
         assert_eq!(Counter::PgfaultZero.name(), "pgfault_zero");
-        assert_eq!(Counter::TlbFlushCall as usize, Counter::COUNT - 1);
+        assert_eq!(Counter::FileWrite as usize, Counter::COUNT - 1);
         for (index, source) in Source::ALL.into_iter().enumerate() {
             assert_eq!(source as usize, index);
         }

@@ -1,8 +1,9 @@
-//! Decisions of `farpage-core` without a machine: many CPUs in virtual time, and recorded programs.
+//! Decisions of `farpage-core` without a program under it: many CPUs in virtual time, its operations by themselves, recorded programs.
 //!
 //! | module | what it answers |
 //! |---|---|
 //! | [`contention`] | how long faults wait for locks with 1 to 96 CPUs, before and after what farpage does |
+//! | [`operations`] | what an operation on slots and swap cache takes on this machine, beside what systems C and T replaced |
 //! | [`reclaim`] | how often reclaim policies miss on recorded programs, beside the best possible |
 //! | [`rng`] | numbers that a seed repeats |
 //!
@@ -11,5 +12,6 @@
 #![warn(missing_docs)]
 
 pub mod contention;
+pub mod operations;
 pub mod reclaim;
 pub mod rng;

@@ -173,6 +173,12 @@ fn join(mm: &Mm, chunk: u64) {
     }
 }
 
+/// The chunk that a walk to this one came over becomes one again, if it came in small pages to see whether it is used as one: it was.
+fn join_measured(mm: &Mm, chunk: u64, walk: Walk) {
+    let measured = walk.from(chunk).filter(|from| is_measured(mm, *from));
+    measured.into_iter().for_each(|from| join(mm, from));
+}
+
 /// Pages of zeros that are in the chunk now; none if it was none.
 fn give_fresh(mm: &Mm, chunk: u64) -> Option<u64> {
     let maps = |range: &farpage_core::range_map::RangeMap| range.covers(chunk, chunk + CHUNK_PAGES);
@@ -223,6 +229,7 @@ fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
     }
     let walked = |walk: &Walk| walk.from(chunk).is_some_and(|from| !mm.places.came_lately(from));
     if let Some(walk) = ahead.filter(walked) {
+        join_measured(mm, chunk, walk);
         ask_ahead(mm, chunk, walk, huge::ahead(header.limit.load(Ordering::Relaxed)));
     }
     (page - chunk < arrived).then_some(Ok(Source::Cached))
@@ -310,7 +317,7 @@ fn carry_back(mm: &Mm, chunk: u64, first: u64, spare: Option<(Nursery, Room)>) -
 /// touched page is to come first, the others are asked for.
 fn swap_in(mm: &Mm, page: u64) -> Filled {
     let chunk = chunk_of(page);
-    if !is_out(mm, chunk) {
+    if !is_out(mm, chunk) || is_measured(mm, chunk) {
         return None;
     }
     let walk = walk(mm, page, |kind| matches!(kind, Kind::Resident | Kind::Cached));
@@ -336,6 +343,7 @@ fn swap_in(mm: &Mm, page: u64) -> Filled {
     let source = bring_at_last(mm, chunk)?;
     mm.header().count(Counter::Pgmajfault, 1);
     if let Some(walk) = walk {
+        join_measured(mm, chunk, walk);
         let most = huge::ahead(mm.header().limit.load(Ordering::Relaxed));
         (1..=most).for_each(|distance| ask_ahead(mm, chunk, walk, distance));
     }
@@ -364,7 +372,12 @@ fn is_out(mm: &Mm, chunk: u64) -> bool {
 }
 
 fn may_come_whole(mm: &Mm, chunk: u64) -> bool {
-    setting(mm) == SwapIn::Whole && is_one_outside(mm, chunk)
+    setting(mm) == SwapIn::Whole && !is_measured(mm, chunk) && is_one_outside(mm, chunk)
+}
+
+/// Whether the chunk comes in small pages this time, so that its use can be seen.
+fn is_measured(mm: &Mm, chunk: u64) -> bool {
+    mm.chunk(chunk).load(Ordering::Relaxed) & huge::MEASURED != 0
 }
 
 /// How chunks are to come back that may be huge.
@@ -395,6 +408,14 @@ fn ask_ahead(mm: &Mm, chunk: u64, walk: Walk, distance: u64) {
         Walk::Down => chunk.checked_sub(reach),
     };
     if let Some(next) = next.filter(|next| is_out(mm, *next)) {
+        // Beyond one that is measured only the walk itself leads on.
+        if is_measured(mm, next) || walk.from(next).is_some_and(|from| is_measured(mm, from)) {
+            return;
+        }
+        if mm.places.measures_next() {
+            mm.chunk(next).fetch_or(huge::MEASURED, Ordering::Relaxed);
+            return;
+        }
         // One page stands for all: several threads take from a larger request, and would get in each other's way.
         prefetch::ask(mm, &Request::new(Window::row(next, 1, direction_of(walk))));
     }
@@ -407,18 +428,21 @@ fn direction_of(walk: Walk) -> Direction {
     }
 }
 
-/// Takes out of the pages to be brought in small those in chunks that could come whole; the first such chunk. `held` lies in a
-/// chunk for which that was looked at already.
+/// Takes out of the pages to be brought in small those in chunks that could come whole, if they are a row, or the chunk was used as one
+/// before; the first such chunk. `held` lies in a chunk for which that was looked at already.
 pub fn keep_whole(mm: &Mm, taken: &mut Taken, held: Option<u64>) -> Option<u64> {
     if !mm.places.is_on() {
         return None;
     }
-    let (mut whole, mut last) = (None, None);
+    let (mut whole, mut last, is_row) = (None, None, taken.is_row());
     taken.retain(|page| {
         let chunk = chunk_of(page);
         let may = match last {
             Some((seen, may)) if seen == chunk => may,
-            _ => held.map(chunk_of) != Some(chunk) && is_out(mm, chunk) && may_come_whole(mm, chunk),
+            _ => {
+                let used = is_row || huge::credit(mm.chunk(chunk).load(Ordering::Relaxed)) > 0;
+                used && held.map(chunk_of) != Some(chunk) && is_out(mm, chunk) && may_come_whole(mm, chunk)
+            }
         };
         last = Some((chunk, may));
         whole = whole.or(may.then_some(chunk));

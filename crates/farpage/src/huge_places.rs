@@ -16,7 +16,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use farpage_core::huge::{WALK_NS, Walk};
+use farpage_core::huge::{MEASURED_ONE_IN, WALK_NS, Walk};
 use farpage_core::page_state::{Kind, PageState};
 use farpage_core::stats::Counter;
 
@@ -63,6 +63,8 @@ pub struct Places {
     scarce: AtomicU32,
     /// 1 once a huge page has arrived whole: this kernel takes empty page tables away.
     whole: AtomicU32,
+    /// Chunks that walks were about to come to.
+    ahead: AtomicU32,
     places: [Place; PLACES],
     /// When a chunk came as a huge page, found by its number; the number is in the low bits.
     came: [AtomicU64; CAME],
@@ -84,6 +86,7 @@ impl Places {
             places_free: AtomicU32::new(0),
             scarce: AtomicU32::new(0),
             whole: AtomicU32::new(0),
+            ahead: AtomicU32::new(0),
             places: [const {
                 Place {
                     base: AtomicU64::new(0),
@@ -150,6 +153,13 @@ impl Places {
     #[must_use]
     pub fn stay_whole(&self) -> bool {
         self.whole.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the chunk that a walk is about to come to is one whose use is to be seen.
+    #[must_use]
+    pub fn measures_next(&self) -> bool {
+        let before = self.ahead.fetch_add(1, Ordering::Relaxed);
+        before % MEASURED_ONE_IN == MEASURED_ONE_IN - 1
     }
 
     pub fn get(&self, place: u64) -> &Place {

@@ -201,9 +201,7 @@ impl Batch {
         let read = unsafe { sys::transfer_all(file, false, &mut self.pieces[..used], offset) };
         let header = mm.header();
         if read.is_ok() {
-            header.count(Counter::Pswpin, wanted);
-            let bytes = u64::from(next - self.slots[first]) * PAGE;
-            header.count(Counter::FileReadBytes, bytes);
+            tiers::count_read(mm, wanted, u64::from(next - self.slots[first]));
         }
         if count_windows {
             header.control.windows.add(wanted as u32);

@@ -36,6 +36,7 @@ pub struct Taken {
     len: usize,
     marker: u64,
     walk: Walk,
+    is_row: bool,
 }
 
 /// Lists of one swap-in, in a work area or on a thread's own stack: that of a signal handler has no room for them.
@@ -110,6 +111,11 @@ impl Taken {
         self.walk
     }
 
+    /// Whether they come of a window that leaves no page out.
+    pub fn is_row(&self) -> bool {
+        self.is_row
+    }
+
     /// The page to leave unmapped, if any, one of them.
     pub fn marker(&self) -> Option<u64> {
         (self.marker != NO_MARKER).then_some(self.marker)
@@ -124,6 +130,7 @@ impl Default for Lists {
                 len: 0,
                 marker: NO_MARKER,
                 walk: Walk::Up,
+                is_row: false,
             },
             walked: [0; SPAN],
             places: Places::default(),
@@ -227,6 +234,7 @@ impl Request {
             Direction::Backward => Walk::Down,
             Direction::Forward | Direction::Around => Walk::Up,
         };
+        lists.taken.is_row = window.is_row();
         let touched = touched.map(|(page, _)| page);
         if window.order == Order::Recalled {
             // Such pages lie anywhere: which of them come after the marker their places tell.

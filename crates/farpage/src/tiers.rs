@@ -271,10 +271,16 @@ pub fn verify_blocks(mm: &Mm, blocks: &Blocks, context: &Context) -> Result<Sour
             return Err(LoadError::Corrupt { slot });
         }
     }
-    let header = mm.header();
-    header.count(Counter::Pswpin, wanted);
-    header.count(Counter::FileReadBytes, blocks.len as u64 * PAGE);
+    count_read(mm, wanted, blocks.len as u64);
     Ok(Source::File)
+}
+
+/// One read of so many blocks, of which so many were `wanted`.
+pub fn count_read(mm: &Mm, wanted: u64, blocks: u64) {
+    let header = mm.header();
+    header.count(Counter::FileRead, 1);
+    header.count(Counter::Pswpin, wanted);
+    header.count(Counter::FileReadBytes, blocks * PAGE);
 }
 
 /// Reads the blocks of the slots from `first` on, all of one area, to pages in a row, with one call, and verifies them. False:
@@ -297,9 +303,7 @@ pub fn load_row(mm: &Mm, first: u32, pages: &mut [[u8; PAGE_SIZE]]) -> bool {
     if !(first..).zip(pages.iter()).all(is_right) {
         return false;
     }
-    let header = mm.header();
-    header.count(Counter::Pswpin, pages.len() as u64);
-    header.count(Counter::FileReadBytes, size_of_val(pages) as u64);
+    count_read(mm, pages.len() as u64, pages.len() as u64);
     true
 }
 
@@ -491,6 +495,7 @@ fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], co
         header.area[usize::from(area)].refusal.note(error, sys::now_ns());
         return false;
     }
+    header.count(Counter::FileWrite, 1);
     header.count(Counter::Pswpout, count);
     header.count(Counter::FileWriteBytes, bytes);
     true

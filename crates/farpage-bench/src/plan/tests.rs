@@ -155,7 +155,13 @@ fn a_baseline_is_farpage_with_a_system_and_without() {
     let sides: Vec<_> = plan.comparisons.iter().map(|one| one.sides.clone()).collect();
     let names: Vec<_> = sides.iter().map(|both| both[1].name()).collect();
     let huge = "farpage huge split-early";
-    assert_eq!(names, ["farpage cluster", huge, huge, "farpage cluster counted"]);
+    let emptied = "farpage cluster counted";
+    let core = ["farpage lock per device", "farpage cache tree"];
+    assert_eq!(names, ["farpage cluster", huge, huge, emptied, core[0], core[1]]);
+    let slots = &plan.comparisons[4];
+    assert!(slots.title().starts_with("what C is worth: slots: the core's"));
+    assert_eq!((slots.ram_bytes, slots.data_bytes), (0, 0));
+    assert!(slots.sides[0].is_aimed() && !slots.sides[1].is_aimed());
     assert!(plan.comparisons[0].title().starts_with("what V is worth: mixed"));
     assert_eq!(plan.rounds, 5);
     config.ram_bytes = Some(64 << 20);

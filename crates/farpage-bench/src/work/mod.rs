@@ -17,11 +17,13 @@
 //! | `fit` | everything fits |
 //! | `build` | a parallel compile |
 //! | `redis` | a server of values |
+//! | `core` | no program at all: operations of the swap core, for systems C and T |
 //! | `mapped` | data in a file instead of memory |
 
 pub mod build;
 mod chase;
 mod content;
+mod core;
 mod fit;
 mod huge;
 mod latency;
@@ -62,7 +64,7 @@ pub struct WorkArgs {
     /// How often `seq` rewrites its data.
     pub passes: u32,
     pub incompressible: bool,
-    /// The options of `usemem`, the command that `startup` starts.
+    /// The options of `usemem`, the command that `startup` starts, the side whose operations `core` does.
     pub words: Vec<String>,
     /// A directory that is there for this run.
     pub place: Option<PathBuf>,
@@ -101,6 +103,8 @@ pub fn work(args: &WorkArgs) -> Result<Value, String> {
         Workload::Fit => fit::fit(args),
         Workload::Build => build::build(args),
         Workload::Redis => redis::redis(args),
+        Workload::Slots => core::slots(args),
+        Workload::SwapCache => core::cache(args),
     }?;
     figures["workload"] = json!(args.workload.name());
     Ok(figures)

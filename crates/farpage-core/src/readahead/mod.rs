@@ -286,6 +286,13 @@ impl Window {
         }
     }
 
+    /// Whether it leaves no page of memory out between its first and its last.
+    #[must_use]
+    pub fn is_row(&self) -> bool {
+        let distance = u64::from(self.stride) * PAGE_SIZE as u64 + u64::from(self.fraction);
+        self.order == Order::Virtual && distance <= u64::from(self.reach).max(PAGE_SIZE as u64)
+    }
+
     /// The first place of step `step` in the order of use.
     #[must_use]
     pub fn at(&self, step: u32) -> u64 {
@@ -346,6 +353,38 @@ mod tests {
         assert_eq!("Adaptive".parse::<Policy>(), Err(UnknownPolicy));
         assert_eq!("".parse::<Policy>(), Err(UnknownPolicy));
         assert_eq!(Policy::default(), Policy::Adaptive);
+    }
+
+    #[test]
+    fn a_row_leaves_no_page_out() {
+        let walks = [
+            (1, 0, 1, true),
+            (0, 900, 8, true),
+            (2, 0, 8192, true),
+            (1, 4000, 1, false),
+            (8, 0, 1, false),
+        ];
+        for (stride, fraction, reach, is_row) in walks {
+            let window = Window {
+                len: 9,
+                stride,
+                fraction,
+                reach,
+                ..Window::single(10)
+            };
+            let places: Vec<_> = window.places().collect();
+            assert_eq!(window.is_row(), is_row, "{window:?}");
+            assert_eq!(
+                places.windows(2).all(|two| two[1] <= two[0] + 1),
+                is_row,
+                "{window:?}"
+            );
+        }
+        let slots = Window {
+            order: Order::Device,
+            ..Window::row(10, 8, Direction::Forward)
+        };
+        assert!(!slots.is_row());
     }
 
     #[test]

@@ -76,6 +76,11 @@ pub struct Shape {
     pub seed: u64,
 }
 
+/// Pages swapped out, and faults that count, where nobody says otherwise.
+pub const PAGES: usize = 131_072;
+/// See [`PAGES`].
+pub const FAULTS: usize = 50_000;
+
 /// What is to be simulated.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -123,14 +128,18 @@ pub fn run(config: &Config) -> Result<Vec<Row>, String> {
     for &devices in &config.devices {
         for &cpus in &config.cpus {
             for stage in Stage::ALL {
-                rows.push(one(config, stage, cpus, devices)?);
+                rows.push(simulate(config, stage, cpus, devices)?);
             }
         }
     }
     Ok(rows)
 }
 
-fn one(config: &Config, stage: Stage, cpus: usize, devices: usize) -> Result<Row, String> {
+/// Runs one stage with so many CPUs and devices, whatever numbers `config` lists.
+///
+/// # Errors
+/// If a number is out of range, or the structures contradict the simulator.
+pub fn simulate(config: &Config, stage: Stage, cpus: usize, devices: usize) -> Result<Row, String> {
     // Below that farpage rests its slot caches too: what they keep would be missed.
     let least = FREE_MIN_PER_CPU as usize * cpus;
     if !(1..=256).contains(&cpus) || !(1..=64).contains(&devices) {
