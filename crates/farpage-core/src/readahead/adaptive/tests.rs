@@ -3,6 +3,8 @@
 use super::*;
 use crate::sync::{AtomicU64, Ordering};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::vec::Vec;
 
 static WORD: AtomicU64 = AtomicU64::new(0);
 
@@ -118,18 +120,57 @@ fn threads_that_take_turns_are_no_stream() {
     }
 }
 
+/// What was asked for comes late, so that the thread misses every seventh page of it: those made a stream in steps of 7, which fetched page by
+/// page what the old one was about to fetch in a row.
 #[test]
-fn pages_gone_before_their_touch_halve_the_window() {
+fn pages_that_come_late_are_asked_for_again_and_make_no_stream() {
     let streams = Streams::new();
     for page in [2000, 2001, 2002, 2004, 2008, 2016, 2032] {
         let _ = streams.miss(&fault(page, 1));
     }
-    // 2032 to 2063 were fetched.
-    for page in [2040, 2041] {
-        assert_eq!(miss(&streams, page).1, 1);
+    // 2032 to 2063 were asked for.
+    for (page, rest) in [(2039, 16), (2046, 16), (2053, 8), (2060, 4)] {
+        let window = streams.miss(&fault(page, 1));
+        assert_eq!((window.first, window.len, window.stride), (page, rest, 1));
     }
-    assert_eq!(miss(&streams, 2042), (2042, 16, Some(2050)));
-    assert_eq!(miss(&streams, 2064).1, 1, "the old stream is forgotten");
+    assert_eq!(miss(&streams, 2064), (2064, 64, Some(2096)), "the stream goes on");
+    assert_eq!(miss(&streams, 2070).1, 32, "of 58");
+    for page in [2071, 2072, 2073, 2074] {
+        let _ = streams.miss(&fault(page, 1));
+    }
+    assert_eq!(
+        miss(&streams, 2075).1,
+        2,
+        "again and again: they were gone before their touch"
+    );
+    let other = streams.miss(&fault(2080, 2));
+    assert_eq!(other.len, 1, "another thread has nothing to do with it");
+}
+
+/// A thread walks through memory in steps of seven pages, seven times, and then page by page: it is on the course of all seven walks. They went on
+/// from hit to hit, and a sequence was fetched in windows of single pages.
+#[test]
+fn walks_that_lead_to_every_page_become_a_sequence() {
+    let streams = Streams::new();
+    let (mut there, mut seen, mut strides) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    let walks = (2000..2007).flat_map(|first| (0..40).map(move |step| first + 7 * step));
+    for page in walks.chain(2280..12_000) {
+        let window = if there.insert(page) {
+            Some(streams.miss(&fault(page, 1)))
+        } else if seen.contains(&page) || mix(page).is_multiple_of(64) {
+            // Of what is there only markers and a sample are seen to be touched.
+            streams.hit(&fault(page, 1))
+        } else {
+            None
+        };
+        if let Some(window) = window {
+            there.extend(window.places());
+            seen.extend(window.marker);
+            strides.push((page, window.stride));
+        }
+    }
+    let in_steps = strides.iter().filter(|(page, stride)| *page >= 2280 && *stride != 1);
+    assert!(in_steps.count() < 8, "{strides:?}");
 }
 
 #[test]
