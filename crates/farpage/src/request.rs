@@ -10,7 +10,7 @@ use farpage_core::readahead::{Direction, Order, Window};
 
 use crate::bits::{bits, mask, set};
 use crate::mm::{Mm, SPAN};
-use crate::runs::{GAP_MAX, Lies, Places};
+use crate::runs::{GAP_MAX, Lies, Places, WAITED_MAX};
 use crate::tiers;
 
 /// A place in the window, in the order of use: a step, and pages of it that lie before.
@@ -223,7 +223,7 @@ impl Request {
         let chosen = match (which, first) {
             (Which::All, _) => self.left,
             (_, Some(first)) => {
-                let run = lists.places.around(first, GAP_MAX).iter();
+                let run = lists.places.around(first, GAP_MAX, WAITED_MAX).iter();
                 elsewhere | set(run.map(|place| place.index() as u64))
             }
             (_, None) => elsewhere,

@@ -7,7 +7,7 @@ use crate::tiers::READ_MAX;
 /// second read.
 pub const GAP_MAX: u64 = 24;
 /// Most blocks of such a read: up to about that many take hardly longer than one.
-const WAITED_MAX: u64 = 32;
+pub const WAITED_MAX: u64 = 32;
 /// The same distance where the second read would be in flight beside the first.
 pub const GAP_BESIDE: u64 = 4;
 const INDEX_BITS: u32 = 6;
@@ -70,9 +70,9 @@ impl Places {
     }
 
     /// Those that one read brings in with the page of `index`, none if it is not among them: each in a block of its own, no farther from the next one
-    /// than `gap` blocks, no more than 32 blocks in all and half of them before it.
+    /// than `gap` blocks, no more than `most` blocks in all and half of them before it.
     #[must_use]
-    pub fn around(&self, index: usize, gap: u64) -> &[Lies] {
+    pub fn around(&self, index: usize, gap: u64, most: u64) -> &[Lies] {
         let all = &self.sorted[..self.len];
         let Some(at) = all.iter().position(|place| place.index() == index) else {
             return &[];
@@ -82,14 +82,14 @@ impl Places {
         let mut from = at;
         while from > 0
             && is_near(all[from - 1], all[from])
-            && first.block() - all[from - 1].block() < WAITED_MAX / 2
+            && first.block() - all[from - 1].block() < most / 2
         {
             from -= 1;
         }
         let mut to = at;
         while to + 1 < all.len()
             && is_near(all[to], all[to + 1])
-            && all[to + 1].block() - all[from].block() < WAITED_MAX
+            && all[to + 1].block() - all[from].block() < most
         {
             to += 1;
         }
@@ -123,7 +123,7 @@ mod tests {
         let lies = |(index, place): (usize, &(u8, u64))| Lies::new(*place, index as u64);
         let mut places = Places::default();
         places.fill(blocks.iter().enumerate().map(lies));
-        let run = places.around(first, GAP_MAX);
+        let run = places.around(first, GAP_MAX, WAITED_MAX);
         run.iter().map(|place| place.index()).collect()
     }
 

@@ -24,7 +24,7 @@ use crate::puts;
 use crate::readahead::{self, SAMPLE_ONE_IN, Touch};
 use crate::reclaim;
 use crate::request::{Lists, Request, Which};
-use crate::runs::{GAP_BESIDE, GAP_MAX, Lies, Places};
+use crate::runs::{GAP_BESIDE, GAP_MAX, Lies, Places, WAITED_MAX};
 use crate::sys;
 use crate::tiers::{self, Blocks, LoadError};
 use crate::work_area::Context;
@@ -257,7 +257,12 @@ impl<'a> Batch<'a> {
     ) -> Result<(Source, u64), LoadError> {
         let lies = lies_in(mm, self.slots, self.locked & !ready);
         self.places.fill(lies);
-        let run = self.places.around(at, GAP_MAX);
+        let most = if context.is_waited_for {
+            WAITED_MAX
+        } else {
+            tiers::READ_MAX as u64
+        };
+        let run = self.places.around(at, GAP_MAX, most);
         if run.len() > 1 && !self.singly {
             let (blocks, loaded) = read_of(self.slots, run);
             if tiers::load_blocks(mm, &blocks, context).is_ok() {

@@ -169,7 +169,9 @@ fn walks_that_lead_to_every_page_become_a_sequence() {
             strides.push((page, window.stride));
         }
     }
-    let in_steps = strides.iter().filter(|(page, stride)| *page >= 2280 && *stride != 1);
+    let in_steps = strides
+        .iter()
+        .filter(|(page, stride)| *page >= 2280 && *stride != 1);
     assert!(in_steps.count() < 8, "{strides:?}");
 }
 
