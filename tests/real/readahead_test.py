@@ -72,7 +72,7 @@ def sequence(context):
     work = [FARPAGE, "bench-work", "seq", "--bytes", f"{mib}M", "--ram", f"{budget}M"]
     got = context.budget_run(budget, work, timeout_s=300, extra=["--swap", f"{context.directory}:2G"])
     check(got.code == 0, failures(got))
-    for way, least_kib in (("read", 110), ("write", 256)):
+    for way, least_kib in (("read", 110), ("write", 128)):
         count, size = got.stats[f"file_{way}"], got.stats[f"file_{way}_bytes"]
         check(size > mib << 20, f"{way}: {size} bytes")
         check(size / count > least_kib * 1024, f"{size / count / 1024:.0f} KiB at once ({way})")

@@ -20,6 +20,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
+use farpage_core::huge;
 use farpage_core::kill_point;
 use farpage_core::page_state::Kind;
 use farpage_core::stats::Counter;
@@ -36,7 +37,7 @@ const WINDOWS_PER_CHUNK: u64 = CHUNK_PAGES / WINDOW;
 /// The protection bits of [`Mm::chunk`] begin here, one for each window of the chunk.
 const PROTECTED_SHIFT: u64 = 16;
 const PROTECTED_MASK: u32 = ((1 << WINDOWS_PER_CHUNK) - 1) << PROTECTED_SHIFT;
-const _: () = assert!(PROTECTED_MASK & (RESIDENT_MASK | TOUCHED) == 0);
+const _: () = assert!(PROTECTED_MASK & (RESIDENT_MASK | TOUCHED | huge::CREDIT_MASK | huge::MEASURED) == 0);
 
 /// How many threads of a process make room for a window at a time. Room is made before it is charged: 128 threads once
 /// found the same room, and overran a limit of 128 MiB by 32.

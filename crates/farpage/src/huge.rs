@@ -161,6 +161,10 @@ fn join(mm: &Mm, chunk: u64) {
     if !whole || !is_allowed(mm, chunk) || is_huge(mm, chunk) {
         return;
     }
+    // The page that they become, beside them.
+    if Room::beside(mm).is_none() {
+        return;
+    }
     let Some(place) = mm.places.take() else { return };
     // No walk leads to the first one when it comes back.
     huge_out::give_credit(mm, chunk);
@@ -407,7 +411,8 @@ fn ask_ahead(mm: &Mm, chunk: u64, walk: Walk, distance: u64) {
         Walk::Up => Some(chunk + reach).filter(|next| *next < mm.top_page.load(Ordering::Relaxed)),
         Walk::Down => chunk.checked_sub(reach),
     };
-    if let Some(next) = next.filter(|next| is_out(mm, *next)) {
+    // What waits in a place is asked for already.
+    if let Some(next) = next.filter(|next| is_out(mm, *next) && is_outside(mm.load(*next))) {
         // Beyond one that is measured only the walk itself leads on.
         if is_measured(mm, next) || walk.from(next).is_some_and(|from| is_measured(mm, from)) {
             return;

@@ -360,7 +360,7 @@ impl Mm {
     }
 
     /// Per chunk: number of resident pages in the low bits, [`TOUCHED`] once any of its words was set, protection bits of
-    /// `cow` and the credit of `huge` between. A page is counted before its word says resident.
+    /// `cow` and the credit and [`MEASURED`](farpage_core::huge::MEASURED) of `huge` between. A page is counted before its word says resident.
     #[inline]
     #[must_use]
     pub fn chunk(&self, page: u64) -> &'static AtomicU32 {

@@ -86,10 +86,15 @@ impl Prefetcher {
         self.waited_ns.store(now, Ordering::Relaxed);
     }
 
+    /// Whether faults wait for the device these moments, so that long reads would be in their way.
+    #[must_use]
+    pub fn faults_wait(&self) -> bool {
+        sys::now_ns().saturating_sub(self.waited_ns.load(Ordering::Relaxed)) < BESIDE_NS
+    }
+
     /// Whether one more thread would be too many beside the faults that wait for the device.
     fn is_in_the_way(&self) -> bool {
-        self.serving.load(Ordering::Relaxed) >= BESIDE_FAULTS
-            && sys::now_ns().saturating_sub(self.waited_ns.load(Ordering::Relaxed)) < BESIDE_NS
+        self.serving.load(Ordering::Relaxed) >= BESIDE_FAULTS && self.faults_wait()
     }
 
     fn push(&self, request: Request) {

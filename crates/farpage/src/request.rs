@@ -11,7 +11,7 @@ use farpage_core::readahead::{Direction, Order, Window};
 use crate::bits::{bits, mask, set};
 use crate::mm::{Mm, SPAN};
 use crate::runs::{GAP_MAX, Lies, Places, WAITED_MAX};
-use crate::tiers;
+use crate::tiers::{self, READ_MAX};
 
 /// A place in the window, in the order of use: a step, and pages of it that lie before.
 #[derive(Clone, Copy)]
@@ -78,7 +78,7 @@ impl Taken {
             count += 1;
         }
         self.pages[..count].sort_unstable();
-        (self.len, self.marker) = (count.min(1), NO_MARKER);
+        (self.len, self.marker, self.is_row) = (count.min(1), NO_MARKER, false);
         for i in 1..count {
             if self.pages[i] != self.pages[self.len - 1] {
                 self.pages[self.len] = self.pages[i];
@@ -223,7 +223,8 @@ impl Request {
         let chosen = match (which, first) {
             (Which::All, _) => self.left,
             (_, Some(first)) => {
-                let run = lists.places.around(first, GAP_MAX, WAITED_MAX).iter();
+                let most = touched.map_or(READ_MAX as u64, |_| WAITED_MAX);
+                let run = lists.places.around(first, GAP_MAX, most).iter();
                 elsewhere | set(run.map(|place| place.index() as u64))
             }
             (_, None) => elsewhere,

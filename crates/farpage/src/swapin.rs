@@ -257,7 +257,7 @@ impl<'a> Batch<'a> {
     ) -> Result<(Source, u64), LoadError> {
         let lies = lies_in(mm, self.slots, self.locked & !ready);
         self.places.fill(lies);
-        let most = if context.is_waited_for {
+        let most = if context.is_waited_for || mm.prefetcher.faults_wait() {
             WAITED_MAX
         } else {
             tiers::READ_MAX as u64

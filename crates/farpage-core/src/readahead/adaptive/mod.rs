@@ -15,22 +15,21 @@
 //! 3. **Ahead.** A window of at least 8 pages has its middle as a marker; when that is touched
 //!    the next window is fetched while the stream goes through the other half. Whatever hit finds less than
 //!    half a window left does the same.
-//! 4. **Late.** A miss of a sequence's own thread short of its frontier: what was asked for is not there yet, or no more. The rest of it
-//!    is asked for again, from there on, and no more; when that happens again and again the window halves. (Taken for strangers, such misses
-//!    would make streams of their own, in steps of as many pages as each read brings.)
-//! 5. **Break.** A fault off the course is not the stream's: window 1 at once. The stream itself stays as it
+//! 4. **Break.** A fault off the course is not the stream's: window 1 at once. The stream itself stays as it
 //!    was, for another thread or a stray access may have caused it. If the stream goes on from there (the
 //!    candidate runs within two windows of the old stream's course) it takes over the old window: whole, if
 //!    it had only skipped pages that were there; half, if pages were gone again before they were touched.
-//! 6. **Crowd.** Whoever goes through memory page by page is on the course of every strided stream that leads through it. So of several streams
-//!    the shortest step has it; and where streams of one thread and one step lead to more than half of the pages, they become one sequence.
-//! 7. **Doubt.** A stream that has been silent for 16 events of its set per page of its window is stale: a
+//! 5. **Crowd.** Whoever goes through memory page by page is on the course of every strided stream that leads through
+//!    it. Where streams of one thread and one step take turns and lead to more than half of the pages, they become one
+//!    sequence. (Columns walked one after the other are taken for that where each has an event or two in a set: the end
+//!    of their matrix is read along.)
+//! 6. **Doubt.** A stream that has been silent for 16 events of its set per page of its window is stale: a
 //!    fault on its course is most likely there by chance, and begins again with a window of 2.
 //!
 //! Walks with a step of no whole number of pages are followed by `columns`, which is asked first.
 //!
 //! Which streams a set keeps is told in `table`; what a stream remembers in `stream`. Cost per fault: a look
-//! at two sets, 32 to 96 words.
+//! at two sets, 32 to 96 words; at twice as many on the course of a strided stream.
 
 mod columns;
 mod stream;
@@ -54,6 +53,8 @@ const SPAN_MAX: u64 = 1 << 14;
 const MARKED_MIN: u32 = 8;
 /// log2 of a stream's first window.
 const FIRST_LOG2: u8 = 1;
+/// Greatest stride of a crowd: of a greater one more than half would be more streams than a set is sure to keep.
+const CROWD_STRIDE_MAX: u64 = 15;
 
 /// What a fault is to the table.
 enum Found {
@@ -61,8 +62,6 @@ enum Found {
     OnCourse(Place, Stream, u64),
     /// The same, but one of many such streams, which lead to most pages there.
     Crowd(Stream),
-    /// What its own thread's sequence has asked for, so many pages from its last one.
-    Late(Place, Stream, u64),
     /// So many pages from the last page of a candidate.
     Near(Place, Stream, i16),
     /// The last page of a stream of this thread.
@@ -101,7 +100,6 @@ impl Streams {
         match self.seek(fault, event) {
             Found::OnCourse(place, stream, steps) => self.run(fault, event, (place, stream), steps),
             Found::Crowd(stream) => self.merge(fault, event, stream),
-            Found::Late(place, stream, steps) => self.resume(fault, (place, stream), steps),
             Found::Near(place, stream, delta) => self.collect(fault, event, (place, stream), delta),
             Found::Again => None,
             Found::Stranger => {
@@ -112,21 +110,20 @@ impl Streams {
         }
     }
 
-    /// A stream that misses beyond its frontier is not on its course.
+    /// A stream that misses anywhere but at its frontier is not on its course: what lies before was fetched.
     fn seek(&self, fault: &Fault<'_>, event: Event) -> Found {
         let tag = tag_of(fault.thread);
         let (mut found, mut nearest) = (Found::Stranger, REACH + 1);
-        let mut course: Option<(Place, Stream, u64)> = None;
         for (place, stream) in self.near(Home::of(fault.page, tag)) {
-            if let Some(steps) = stream.steps_to(fault.page).filter(|_| stream.runs()) {
-                if steps == stream.frontier() || event == Event::Hit && steps < stream.frontier() {
-                    let shortest = course.map_or(u16::MAX, |(_, stream, _)| stream.stride.unsigned_abs());
-                    if stream.stride.unsigned_abs() < shortest {
-                        course = Some((place, stream, steps));
-                    }
-                } else if steps < stream.frontier() && self.is_sequence_of(tag, place, stream) {
-                    return Found::Late(place, stream, steps);
-                }
+            if stream.runs()
+                && let Some(steps) = stream.steps_to(fault.page)
+                && (steps == stream.frontier() || event == Event::Hit && steps < stream.frontier())
+            {
+                return if self.is_crowd(fault, stream) {
+                    Found::Crowd(stream)
+                } else {
+                    Found::OnCourse(place, stream, steps)
+                };
             }
             if stream.tag != tag {
                 continue;
@@ -140,18 +137,7 @@ impl Streams {
                 (found, nearest) = (Found::Near(place, stream, delta), distance);
             }
         }
-        match course {
-            Some((_, stream, _)) if self.is_crowd(fault, stream) => Found::Crowd(stream),
-            Some((place, stream, steps)) => Found::OnCourse(place, stream, steps),
-            None => found,
-        }
-    }
-
-    /// Whether the stream goes from page to page, is the thread's, and has been heard of lately.
-    fn is_sequence_of(&self, tag: u16, place: Place, stream: Stream) -> bool {
-        stream.stride.unsigned_abs() == 1
-            && stream.tag == tag
-            && !stream.is_stale(stream.silence(self.turn(place)))
+        found
     }
 
     /// Those of the stream's thread that run with its stride.
@@ -160,15 +146,23 @@ impl Streams {
             .filter(move |(_, stream)| stream.runs() && stream.tag == one.tag && stream.stride == one.stride)
     }
 
-    /// Whether streams like this one, each of other pages, lead to more than half of the pages where `fault` is.
+    /// Whether streams like this one, each of other pages, lead to more than half of the pages where `fault` is. They take turns, where
+    /// those of one column after the other are silent while the next is walked.
     fn is_crowd(&self, fault: &Fault<'_>, one: Stream) -> bool {
         let stride = u64::from(one.stride.unsigned_abs());
-        let leads_here =
-            |stream: &Stream| stream.page.abs_diff(fault.page) <= (u64::from(stream.ahead) + 1) * stride;
-        let here = self
-            .alike(fault.page, one)
-            .filter(|(_, stream)| leads_here(stream));
-        stride > 1 && here.count() as u64 * 2 > stride
+        if !(2..=CROWD_STRIDE_MAX).contains(&stride) {
+            return false;
+        }
+        let mut phases = 0u32;
+        for (place, stream) in self.alike(fault.page, one) {
+            let passed = (fault.page < stream.page) == (stream.stride > 0);
+            let reach = if passed { 1 } else { stream.frontier() } * stride;
+            let takes_turns = u64::from(stream.silence(self.turn(place))) <= 4 * stride;
+            if takes_turns && fault.page.abs_diff(stream.page) <= reach {
+                phases |= 1 << (stream.page % stride);
+            }
+        }
+        u64::from(phases.count_ones()) * 2 > stride
     }
 
     /// One sequence takes the place of all streams like this one.
@@ -213,27 +207,6 @@ impl Streams {
         } else {
             None
         };
-        self.put(stream, Some(place));
-        window
-    }
-
-    /// The stream is `steps` after its last page, short of what was asked for.
-    fn resume(&self, fault: &Fault<'_>, (place, mut stream): (Place, Stream), steps: u64) -> Option<Window> {
-        stream.page = fault.page;
-        stream.ahead = stream
-            .ahead
-            .saturating_sub(u16::try_from(steps).unwrap_or(u16::MAX));
-        stream.confidence -= 1;
-        if stream.confidence < RUNNING {
-            stream.confidence = RUNNING;
-            stream.log2 = stream.log2.saturating_sub(1).max(FIRST_LOG2);
-        }
-        let rest = stream.frontier().min(1 << stream.log2);
-        let mut again = Stream {
-            log2: rest.ilog2() as u8,
-            ..stream
-        };
-        let window = open(fault, Event::Miss, &mut again);
         self.put(stream, Some(place));
         window
     }
