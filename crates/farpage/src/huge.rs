@@ -161,16 +161,17 @@ fn join(mm: &Mm, chunk: u64) {
     if !whole || !is_allowed(mm, chunk) || is_huge(mm, chunk) {
         return;
     }
-    // The page that they become, beside them.
-    if Room::beside(mm).is_none() {
+    // For the page that they become, beside them.
+    let Some(room) = Room::take(mm) else { return };
+    let Some(spare) = mm.places.nursery().map(|nursery| (nursery, room)) else {
         return;
-    }
+    };
     let Some(place) = mm.places.take() else { return };
     // No walk leads to the first one when it comes back.
     huge_out::give_credit(mm, chunk);
     // Whatever stays in the place is like any other that was evicted: it is taken back when it is touched.
     if huge_out::move_out(mm, chunk, place) == Turn::Moved(CHUNK_PAGES)
-        && bring_back(mm, chunk, place).is_some()
+        && bring_back(mm, chunk, place, Some(spare)).is_some()
     {
         let joined = u64::from(is_huge(mm, chunk));
         mm.header().count(Counter::ThpCollapseAlloc, joined);
@@ -225,7 +226,7 @@ fn holds_foreign(mm: &Mm, chunk: u64) -> bool {
 /// A touch of a page that waits in a place: all of it comes back.
 fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
     let (chunk, place) = (chunk_of(page), place_of(seen.frame())?);
-    let Back { arrived, ahead } = bring_back(mm, chunk, place)?;
+    let Back { arrived, ahead } = bring_back(mm, chunk, place, None)?;
     let header = mm.header();
     header.count(Counter::PgfaultCached, 1);
     if ahead.is_none() {
@@ -251,16 +252,17 @@ struct Back {
     ahead: Option<Walk>,
 }
 
-/// Brings a chunk back from its place, if all of it waits there; small pages become one on their way, where there is room for it.
-fn bring_back(mm: &Mm, chunk: u64, place: u64) -> Option<Back> {
+/// Brings a chunk back from its place, if all of it waits there; small pages become one on their way, `spare` or where there is room for it.
+fn bring_back(mm: &Mm, chunk: u64, place: u64, spare: Option<(Nursery, Room)>) -> Option<Back> {
     let at = mm.places.get(place);
     let first = first_frame(place);
     let waits = |i: u64, seen: PageState| seen.kind() == Kind::Cached && seen.frame() == first + i;
-    let joins = at.has_table()
+    let joins = spare.is_none()
+        && at.has_table()
         && mm.places.stay_whole()
         && is_allowed(mm, chunk)
         && (0..CHUNK_PAGES).all(|i| waits(i, mm.load(chunk + i)));
-    let spare = joins.then(|| spare_page(mm)).flatten();
+    let spare = spare.or_else(|| joins.then(|| spare_page(mm)).flatten());
     if !mm.frames.withdraw(FIRST_PLACE + place) {
         return None;
     }
