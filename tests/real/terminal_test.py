@@ -149,7 +149,9 @@ def told(number, _):
 signal.signal(signal.SIGINT, told)
 if child == 0:
     os.write(writing, b'!')
-    time.sleep(60)
+    # A signal that comes as Python begins to sleep is told of after the sleep.
+    for _ in range(600):
+        time.sleep(0.1)
     os._exit(1)
 os.read(reading, 1)
 print('REA' + 'DY', flush=True)
