@@ -55,6 +55,8 @@ const MARKED_MIN: u32 = 8;
 const FIRST_LOG2: u8 = 1;
 /// Greatest stride of a crowd: of a greater one more than half would be more streams than a set is sure to keep.
 const CROWD_STRIDE_MAX: u64 = 15;
+/// Events of their set within which each of a crowd is heard of.
+const TURNS_MAX: u32 = 64;
 
 /// What a fault is to the table.
 enum Found {
@@ -157,7 +159,7 @@ impl Streams {
         for (place, stream) in self.alike(fault.page, one) {
             let passed = (fault.page < stream.page) == (stream.stride > 0);
             let reach = if passed { 1 } else { stream.frontier() } * stride;
-            let takes_turns = u64::from(stream.silence(self.turn(place))) <= 4 * stride;
+            let takes_turns = stream.silence(self.turn(place)) <= TURNS_MAX;
             if takes_turns && fault.page.abs_diff(stream.page) <= reach {
                 phases |= 1 << (stream.page % stride);
             }
