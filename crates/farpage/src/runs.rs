@@ -69,6 +69,12 @@ impl Places {
         self.sorted[..self.len].sort_unstable();
     }
 
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Those that one read brings in with the page of `index`, none if it is not among them: each in a block of its own, no farther from the next one
     /// than `gap` blocks, no more than `most` blocks in all and half of them before it.
     #[must_use]

@@ -257,7 +257,9 @@ impl<'a> Batch<'a> {
     ) -> Result<(Source, u64), LoadError> {
         let lies = lies_in(mm, self.slots, self.locked & !ready);
         self.places.fill(lies);
-        let most = if context.is_waited_for || mm.prefetcher.faults_wait() {
+        // The clock is not asked for pages that lie in no file.
+        let is_short = context.is_waited_for || self.places.is_empty() || mm.prefetcher.faults_wait();
+        let most = if is_short {
             WAITED_MAX
         } else {
             tiers::READ_MAX as u64
