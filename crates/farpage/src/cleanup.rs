@@ -102,6 +102,7 @@ pub fn give_up(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64, state: u32
         &entry.resident,
         &entry.frames,
         &entry.storing,
+        &entry.writing_back,
         &entry.poor,
         &entry.kept,
         &entry.owed,

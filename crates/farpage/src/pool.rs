@@ -541,12 +541,13 @@ impl Header {
         sys::futex_wait(&self.reclaim_seq, seq, true, us);
     }
 
-    /// Pages that have ever left the programs of the tree for good, each counted on its way to a frame and from there: does not stand still while
-    /// any process makes room.
+    /// Pages that have ever left the programs of the tree for good, each counted on its way to a frame and from there, and where it left the
+    /// compressed tier for a file: does not stand still while any process makes room.
     pub fn pages_left(&self) -> u64 {
         let ways = [
             Counter::Pgsteal,
             Counter::Zswpout,
+            Counter::Zswpwb,
             Counter::Pswpout,
             Counter::SwpoutZero,
             Counter::SwpoutUnchanged,

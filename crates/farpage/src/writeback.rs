@@ -99,7 +99,11 @@ fn write_cluster(mm: &Mm, cluster: u32) -> Outcome {
         }
         kill_point!("writeback-gathered");
         let addresses = context.bounce[..count].iter().map(|page| page.as_ptr() as u64);
-        if !tiers::write_run(mm, addresses, slot) {
+        let writing_back = &mm.entry().writing_back;
+        writing_back.fetch_add(count as i64, Ordering::Relaxed);
+        let is_written = tiers::write_run(mm, addresses, slot);
+        writing_back.fetch_sub(count as i64, Ordering::Relaxed);
+        if !is_written {
             outcome.again = true;
             outcome.failed = true;
             break;

@@ -22,6 +22,8 @@ pub struct ProcEntry {
     pub frames: AtomicI64,
     /// Of those, pages that are being stored.
     pub storing: AtomicI64,
+    /// Compressed pages that it is writing to their blocks.
+    pub writing_back: AtomicI64,
     /// Resident pages that no tier took (see `reclaim::poor`).
     pub poor: AtomicI64,
     /// About how many of both keep the slot they came from (see `kept`).

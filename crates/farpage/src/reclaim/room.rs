@@ -14,7 +14,7 @@ use crate::sys;
 const MS: u64 = 1_000_000;
 /// How long a thread waits while no process of the tree gives anything back, in nanoseconds.
 const PATIENCE_NS: u64 = 200 * MS;
-/// The same where some thread is moving pages out or storing them: the device may be slow, the machine busy.
+/// The same where some thread is moving pages out, storing them or writing compressed ones back: the device may be slow, the machine busy.
 const PATIENCE_STORING_NS: u64 = 5_000 * MS;
 /// The same where the limit could not be reached a moment ago: it is not waited for again by every single fault. And how long a fault
 /// waits in all where there is no hope of room, though now and then something is given back: exchanging pages one by one keeps to the
@@ -251,8 +251,10 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
 /// each other by asking once gave up after a few milliseconds, and each made it worse for the others. A process that has nothing left
 /// waits for those that have: 32 threads of one whose children held all of 96 MiB once took 7 MiB more while these stored theirs.
 fn patience(mm: &Mm, now: u64) -> u64 {
-    let storing = |entry: &ProcEntry| entry.storing.load(Ordering::Relaxed) > 0;
-    if are_leaving(mm) && !mm.frames.released.failed_lately(now) {
+    let is_writing_back = |entry: &ProcEntry| entry.writing_back.load(Ordering::Relaxed) > 0;
+    let storing = |entry: &ProcEntry| entry.storing.load(Ordering::Relaxed) > 0 || is_writing_back(entry);
+    // What finds the compressed tier full waits for what leaves that.
+    if is_writing_back(mm.entry()) || are_leaving(mm) && !mm.frames.released.failed_lately(now) {
         PATIENCE_STORING_NS
     } else if is_lately(&OVERRUN_NS, now) {
         PATIENCE_OVER_NS
