@@ -94,8 +94,8 @@ bench: build ## farpage against the kernel's own swap, small and of everything; 
 bench-fit: deps build ## cost for programs that fit in their budget, in pairs; FIT="--eager": managed from their start
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/fit.py $(FIT)
 
-bench-kernel: deps build ## several times the budget: farpage against the kernel's swap file, in pairs (root)
-	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/against_kernel.py
+bench-kernel: deps build ## several times the budget: farpage against the kernel's swap file, PAIRS=5 pairs (root)
+	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/against_kernel.py $(PAIRS:%=--pairs %)
 
 traces: deps build ## page touches of real programs, for `farpage sim reclaim build/traces/*.trace` (root, perf)
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/record.py $(TRACES)

@@ -137,6 +137,12 @@ impl Workload {
         }
     }
 
+    /// Whether its data is not what the other workloads fill their pages with.
+    #[must_use]
+    pub const fn has_own_data(self) -> bool {
+        self.usemem_options().is_some() || matches!(self, Self::Solve | Self::Build)
+    }
+
     /// Whether the tour has it.
     #[must_use]
     pub const fn is_toured(self) -> bool {

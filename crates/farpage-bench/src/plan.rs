@@ -4,6 +4,7 @@ mod scale;
 
 use std::path::PathBuf;
 
+use farpage_core::huge;
 use farpage_core::units::{PAGE_SIZE, format_size};
 
 use crate::names::{Against, Backing, Subject, System, Workload};
@@ -37,8 +38,6 @@ const ORDERS: [(&str, &str); 6] = [
 const FIT_FACTOR: f64 = 0.75;
 /// A workload that pushes some of its data out with the rest of it needs at least so many times its RAM.
 const PUSHED_FACTOR_MIN: f64 = 2.0;
-/// farpage has no huge pages in less.
-const HUGE_RAM_MIN: u64 = 72 << 20;
 /// The one of [`HUGE_WAYS`] that Linux had before system H.
 pub const HUGE_SPLIT: &str = "split-early";
 /// How huge pages are swapped, the first as by itself, and the options for it: whole; split before they leave; given their place and
@@ -289,7 +288,23 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
     for subject in &config.subjects {
         if let Subject::Workload(workload) = subject {
             able.can_run(*workload)?;
+            if config.incompressible && workload.has_own_data() {
+                return Err(format!(
+                    "{}: its data is its own, --incompressible is not for it",
+                    workload.name()
+                ));
+            }
         }
+    }
+    if tour && config.incompressible {
+        let own = Workload::ALL
+            .into_iter()
+            .filter(|one| one.is_toured() && one.has_own_data())
+            .map(Workload::name);
+        notes.push(format!(
+            "--incompressible: not of {}",
+            own.collect::<Vec<_>>().join(", ")
+        ));
     }
     let comparisons = if config.baseline.is_empty() {
         let against = sides_wanted(config, able, &mut notes)?;
@@ -298,11 +313,11 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
         of_baseline(&config.baseline, sizes, able, &mut notes)
     };
     let has_huge = comparisons.iter().any(|one| one.workload == Workload::Huge);
-    if has_huge && ram_bytes < HUGE_RAM_MIN {
+    if has_huge && ram_bytes < huge::BUDGET_MIN_BYTES {
         notes.push(format!(
             "huge: farpage has no huge pages in {}; give --ram {} or more",
             format_size(ram_bytes),
-            format_size(HUGE_RAM_MIN)
+            format_size(huge::BUDGET_MIN_BYTES)
         ));
     }
     Ok(Plan {

@@ -42,7 +42,7 @@ Examples:
   farpage doctor --ram 2G --swap compressed --swap /mnt/ssd:64G     ... and swap there
   farpage doctor --json
 
-Exit code: 0 when `farpage run` can work here, 1 when something marked FAIL is in its way.";
+Exit code: 0 when `farpage run` can work here, 1 when something marked FAIL is in its way, 125 for wrong usage.";
 
 const STAT_EXAMPLES: &str = "\
 Examples:
@@ -50,8 +50,10 @@ Examples:
   farpage stat 4711 1         tree 4711 (the pid of `farpage run` or of any process in it), every second
   farpage stat 2 10           the one running tree, every 2 seconds, 10 lines
 
-Memory is in MiB, swap traffic in KiB/s, faults per second. `stl%` is the time that all threads together
-waited for farpage, as a part of the elapsed time.";
+Memory is in MiB, swap traffic in KiB/s, faults per second. `stl%` is the time in which all threads together made
+room in the budget or waited for it, as a part of the elapsed time; how long faults took in all is in --json.
+
+Exit code: 0; 1 when there is no such tree, or several and none is named; 125 for wrong usage.";
 
 const SWAPOFF_EXAMPLES: &str = "\
 Examples:
@@ -65,7 +67,7 @@ The programs run on meanwhile. Pages go to RAM where the budget has room, else t
 SIGTERM), the area takes pages again, and so it does if the rest finds no room.
 
 Exit code: 0 when the area is empty and closed; 1 if it is not: refused because there is no room, interrupted,
-or failed.";
+or failed; 125 for wrong usage.";
 
 const SWAPON_EXAMPLES: &str = "\
 Examples:
@@ -76,7 +78,7 @@ Examples:
 Without pri=N it is filled when those before it are full. It is checked as `farpage run --swap` checks it. At most 8 files and devices
 at a time, of at most 256G each.
 
-Exit code: 0 when pages may go there; 1 if not.";
+Exit code: 0 when pages may go there; 1 if not; 125 for wrong usage.";
 
 /// The command line that takes a variable without a value for none, as scripts set them.
 pub fn without_empty_variables(command: clap::Command) -> clap::Command {
@@ -247,7 +249,9 @@ pub struct StatArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code: 0 if all is well; 1 if there is a problem, or no such tree.")]
+#[command(
+    after_help = "Exit code: 0 if all is well; 1 if there is a problem, or no such tree; 125 for wrong usage."
+)]
 pub struct CheckArgs {
     /// One JSON object
     #[arg(long)]

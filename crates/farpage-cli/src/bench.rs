@@ -12,7 +12,7 @@ use crate::{EXIT_FAILED, Failure, print};
 
 const BENCH_EXAMPLES: &str = "\
 Examples:
-  farpage bench                              the tour: everything, small, about 4 minutes
+  farpage bench                              the tour: most of them, small, about 4 minutes
   farpage bench seq random --ram 384M        by name, 5 pairs
   farpage bench fill --against kernel-zram --json fill.json
   farpage bench readahead                    V1 and V2 under every readahead policy
@@ -67,7 +67,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true, default_value = "")]
     pub run_args: String,
 
-    /// Data that does not compress, instead of data that compresses to 40 %
+    /// Data that does not compress, instead of data that compresses to 40 %; not of usemem, solve and build
     #[arg(long)]
     pub incompressible: bool,
 

@@ -43,8 +43,9 @@ pub fn available() -> Result<Available, String> {
 impl Available {
     /// What is said of a budget so near to all of it that what comes on top finds no room: what, and how to mend it.
     pub fn too_near(&self, budget: u64) -> Option<Trouble> {
-        // Page tables, code and what farpage itself needs.
-        let most = self.bytes / 11 * 10;
+        // Page tables, code and what farpage itself needs: a tenth of the budget, and in small ones this.
+        const LEAST_BYTES: u64 = 16 << 20;
+        let most = self.bytes - (self.bytes / 11).max(LEAST_BYTES).min(self.bytes);
         (budget > most).then(|| {
             let (asked, has, whose) = (format_size(budget), format_size(self.bytes), &self.whose);
             Trouble::new(

@@ -13,7 +13,7 @@ use farpage::join::{self, layout};
 use farpage::snapshot::Snapshot;
 use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
 use farpage_core::huge::{self, Huge};
-use farpage_core::units::{PAGE_SIZE, format_size};
+use farpage_core::units::format_size;
 
 use crate::args::{DeliveryArg, RunArgs};
 use crate::elf::{self, Credentials, Refusal};
@@ -128,10 +128,21 @@ pub fn refuse_without_library() -> Result<(), String> {
 
 /// What is said of a compressed tier that is larger than the budget allows.
 fn too_much_compressed(areas: &[AreaSpec], ram_bytes: u64) -> Option<String> {
-    let most = supervisor::compressed_max(ram_bytes);
+    let has_files = areas.iter().any(|area| matches!(area, AreaSpec::Path(_)));
+    let (most, words) = if has_files {
+        (
+            ram_bytes / 2,
+            "half of the budget, as it has beside a file at most",
+        )
+    } else {
+        (
+            supervisor::compressed_max(ram_bytes),
+            "three quarters of the budget",
+        )
+    };
     areas.iter().find_map(|area| match area {
         AreaSpec::Compressed { limit: Some(limit) } if *limit > most => Some(format!(
-            "--swap compressed:{}: taken as {}, three quarters of the budget; give more --ram for a larger tier",
+            "--swap compressed:{}: taken as {}, {words}; give more --ram for a larger tier",
             format_size(*limit),
             format_size(most)
         )),
@@ -141,11 +152,11 @@ fn too_much_compressed(areas: &[AreaSpec], ram_bytes: u64) -> Option<String> {
 
 /// What is said of huge pages in a budget that never has any.
 fn too_little_for_huge(setting: Huge, ram_bytes: u64) -> Option<String> {
-    let pages = i64::try_from(ram_bytes / PAGE_SIZE as u64).unwrap_or(i64::MAX);
-    (setting != Huge::Never && !huge::affordable(pages)).then(|| {
+    (setting != Huge::Never && ram_bytes < huge::BUDGET_MIN_BYTES).then(|| {
         format!(
-            "--huge: in a budget of {} there are no huge pages; give more --ram for them, 80M or more",
-            format_size(ram_bytes)
+            "--huge: in a budget of {} there are no huge pages; give more --ram for them, {} or more",
+            format_size(ram_bytes),
+            format_size(huge::BUDGET_MIN_BYTES)
         )
     })
 }

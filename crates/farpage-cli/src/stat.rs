@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farpage::snapshot::{self, Snapshot, Snapshotter};
 use farpage::trees;
-use farpage_core::stats::Counter;
+use farpage_core::stats::{Counter, Source};
 
 use crate::args::StatArgs;
 use crate::{Failure, json, print};
@@ -22,6 +22,7 @@ const HEADER: &str = "\
 /// What the row before said, as far as rates need it. All zero is the start of the run.
 struct Before {
     elapsed_ns: u64,
+    minor: u64,
     counters: [u64; Counter::COUNT],
 }
 
@@ -29,6 +30,7 @@ impl Default for Before {
     fn default() -> Self {
         Self {
             elapsed_ns: 0,
+            minor: 0,
             counters: [0; Counter::COUNT],
         }
     }
@@ -53,6 +55,7 @@ impl Columns {
         let row = self.figures(now);
         self.before = Before {
             elapsed_ns: now.elapsed_ns,
+            minor: minor(now),
             counters: now.counters,
         };
         header + &row
@@ -78,11 +81,17 @@ impl Columns {
             rate(Counter::Pswpin) * PAGE_KIB,
             rate(Counter::Zswpout) * PAGE_KIB,
             rate(Counter::Pswpout) * PAGE_KIB,
-            rate(Counter::PgfaultZero) + rate(Counter::PgfaultCached),
+            minor(now).saturating_sub(self.before.minor) as f64 / seconds,
             rate(Counter::Pgmajfault),
             rate(Counter::StallNs) / 1e7,
         )
     }
+}
+
+/// Faults that were answered without decompressing or reading.
+fn minor(now: &Snapshot) -> u64 {
+    let of = |source: Source| now.latency[source as usize].iter().sum::<u64>();
+    of(Source::Zero) + of(Source::Cached)
 }
 
 /// What the numbers on the command line mean.

@@ -101,6 +101,9 @@ impl SwapIn {
     pub const ALL: [Self; 2] = [Self::Whole, Self::Touched];
 }
 
+/// From this budget on there are huge pages: its limit, which is a little lower, is [`affordable`].
+pub const BUDGET_MIN_BYTES: u64 = 72 << 20;
+
 /// Whether huge pages are considered at all under a limit of so many pages.
 #[must_use]
 pub const fn affordable(limit: i64) -> bool {

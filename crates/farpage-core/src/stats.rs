@@ -35,7 +35,7 @@ macro_rules! counters {
 }
 
 counters! {
-    PgfaultZero "pgfault_zero" "Faults answered with a page of zeros.",
+    PgfaultZero "pgfault_zero" "Pages of zeros that faults put in: up to 32 at once, or a huge page's 512.",
     PgfaultCached "pgfault_cached" "Faults answered from the swap cache.",
     Pgmajfault "pgmajfault" "Faults that had to decompress or read.",
     Pswpin "pswpin" "Pages read from swap areas.",
@@ -63,11 +63,10 @@ counters! {
     WorkingsetRefaultAnon "workingset_refault_anon" "Evicted pages that were touched again.",
     WorkingsetActivateAnon "workingset_activate_anon" "Of those, pages still in the swap cache, which reclaim then spares once.",
     SyscallTrap "syscall_trap" "System calls trapped because of a managed pointer.",
-    SyscallPrefault "syscall_prefault" "Pages brought in for a system call.",
     ForkShared "fork_shared" "Slots shared with a child by fork.",
     ForkUnshared "fork_unshared" "Windows of 64 pages shared by fork that were then written.",
     MoveFalseEexist "move_false_eexist" "Moves that reported EEXIST after having moved.",
-    StallNs "stall_ns" "Nanoseconds threads waited for memory.",
+    StallNs "stall_ns" "Nanoseconds in which threads made room in the budget or waited for it.",
     CompressedBytesIn "compressed_bytes_in" "Bytes given to compression.",
     CompressedBytesOut "compressed_bytes_out" "Bytes that came out of compression.",
     RejectCompressPoor "reject_compress_poor" "Pages found not worth keeping compressed.",

@@ -278,6 +278,7 @@ fn become_child(mm: &Mm, index: usize, child: &ProcEntry, embryo: u32) -> Result
         ]);
     }
     mm.gate.forget_others();
+    reclaim::begin_patiently();
     // Before the first mapping of this process's own.
     mm.frames.inherit()?;
     mm.remap_states(index as u32)?;

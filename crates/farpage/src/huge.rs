@@ -334,9 +334,7 @@ fn swap_in(mm: &Mm, page: u64) -> Filled {
         return None;
     }
     if walk.is_none() {
-        let _ = mm
-            .chunk(chunk)
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, huge::spend);
+        spend_credit(mm, chunk);
     }
     if setting(mm) == SwapIn::Touched {
         let direction = walk.map_or(Direction::Forward, direction_of);
@@ -354,6 +352,13 @@ fn swap_in(mm: &Mm, page: u64) -> Filled {
         (1..=most).for_each(|distance| ask_ahead(mm, chunk, walk, distance));
     }
     (mm.load(page).kind() == Kind::Resident).then_some(Ok(source))
+}
+
+/// The chunk comes whole since it was used as one before, once less from now on.
+fn spend_credit(mm: &Mm, chunk: u64) {
+    let _ = mm
+        .chunk(chunk)
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, huge::spend);
 }
 
 /// Brings a chunk into the program, though others may be at work in it: mostly a prefetch thread, which then leaves it to us or
@@ -408,18 +413,21 @@ fn is_outside(seen: PageState) -> bool {
 
 /// Asks for the chunk that lies `distance` chunks ahead.
 fn ask_ahead(mm: &Mm, chunk: u64, walk: Walk, distance: u64) {
-    let reach = distance * CHUNK_PAGES;
-    let next = match walk {
-        Walk::Up => Some(chunk + reach).filter(|next| *next < mm.top_page.load(Ordering::Relaxed)),
-        Walk::Down => chunk.checked_sub(reach),
+    let at = |distance: u64| match walk {
+        Walk::Up => {
+            Some(chunk + distance * CHUNK_PAGES).filter(|at| *at < mm.top_page.load(Ordering::Relaxed))
+        }
+        Walk::Down => chunk.checked_sub(distance * CHUNK_PAGES),
     };
     // What waits in a place is asked for already.
-    if let Some(next) = next.filter(|next| is_out(mm, *next) && is_outside(mm.load(*next))) {
+    if let Some(next) = at(distance).filter(|next| is_out(mm, *next) && is_outside(mm.load(*next))) {
         // Beyond one that is measured only the walk itself leads on.
         if is_measured(mm, next) || walk.from(next).is_some_and(|from| is_measured(mm, from)) {
             return;
         }
-        if mm.places.measures_next() {
+        // Nothing would make one again what it comes over last.
+        let goes_on = at(distance + 1).is_some_and(|beyond| is_out(mm, beyond));
+        if goes_on && mm.places.measures_next() {
             mm.chunk(next).fetch_or(huge::MEASURED, Ordering::Relaxed);
             return;
         }
@@ -459,7 +467,10 @@ pub fn keep_whole(mm: &Mm, taken: &mut Taken, held: Option<u64>) -> Option<u64> 
 }
 
 /// A prefetch thread's part: brings a chunk that could come whole into the swap cache, if there is room.
-pub fn fetch(mm: &Mm, chunk: u64, walk: Walk) {
+pub fn fetch(mm: &Mm, chunk: u64, walk: Walk, is_row: bool) {
+    if !is_row {
+        spend_credit(mm, chunk);
+    }
     let _ = bring(mm, chunk, Some(walk));
 }
 

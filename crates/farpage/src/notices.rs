@@ -11,7 +11,9 @@ const AGAIN_NS: u64 = 600_000_000_000;
 /// What has been told.
 #[derive(Default)]
 pub struct Notices {
+    /// That memory is needed for which there is no place; and how often the budget had been overrun at the last look.
     overrun: bool,
+    overruns: u64,
     /// When it was told of each area that it refuses pages.
     refusals_ns: [Option<u64>; MAX_AREAS],
 }
@@ -27,9 +29,9 @@ impl Notices {
 
     /// Once: memory is needed for which there is no place.
     fn look_for_overrun(&mut self, pool: &Pool) {
-        let header = pool.header();
-        let overruns = header.counted(Counter::LimitOverrun);
-        if self.overrun || overruns == 0 || pool.room() > 0 {
+        let overruns = pool.header().counted(Counter::LimitOverrun);
+        let is_new = core::mem::replace(&mut self.overruns, overruns) != overruns;
+        if self.overrun || !is_new || !pool.is_swap_full() {
             return;
         }
         self.overrun = true;

@@ -36,7 +36,9 @@ mod stored;
 mod who;
 pub use frames::{BLOCK, FIRST_PLACE, Frames};
 pub use page_out::page_out;
-pub use room::{Released, ensure_room, is_limit_old, limit_is_old, room_ahead, room_for_hint};
+pub use room::{
+    Released, begin_patiently, ensure_room, is_limit_old, limit_is_old, room_ahead, room_for_hint,
+};
 use scattered::{Run, Scattered};
 use stored::store_oldest;
 pub use who::Who;

@@ -48,6 +48,8 @@ pub struct Lists {
 }
 
 const NO_MARKER: u64 = u64::MAX;
+/// Pages that are a row by lying side by side: chance brings fewer together.
+const ROW_MIN: usize = 16;
 
 /// Which of the next pages of a window are taken.
 #[derive(Clone, Copy)]
@@ -111,7 +113,13 @@ impl Taken {
         self.walk
     }
 
-    /// Whether they come of a window that leaves no page out.
+    /// Whether these are many, and hardly one without a neighbour.
+    fn side_by_side(&self) -> bool {
+        let neighbours = self.pages().windows(2).filter(|two| two[0] + 1 == two[1]);
+        self.len >= ROW_MIN && neighbours.count() * 4 >= self.len * 3
+    }
+
+    /// Whether they are a row: they come of a window that leaves no page out, or lie side by side.
     pub fn is_row(&self) -> bool {
         self.is_row
     }
@@ -223,7 +231,8 @@ impl Request {
         let chosen = match (which, first) {
             (Which::All, _) => self.left,
             (_, Some(first)) => {
-                let most = touched.map_or(READ_MAX as u64, |_| WAITED_MAX);
+                let is_short = touched.is_some() || mm.prefetcher.faults_wait();
+                let most = if is_short { WAITED_MAX } else { READ_MAX as u64 };
                 let run = lists.places.around(first, GAP_MAX, most).iter();
                 elsewhere | set(run.map(|place| place.index() as u64))
             }
@@ -235,7 +244,8 @@ impl Request {
             Direction::Backward => Walk::Down,
             Direction::Forward | Direction::Around => Walk::Up,
         };
-        lists.taken.is_row = window.is_row();
+        // An order that is not that of addresses may be the same.
+        lists.taken.is_row = window.is_row() || window.order != Order::Virtual && lists.taken.side_by_side();
         let touched = touched.map(|(page, _)| page);
         if window.order == Order::Recalled {
             // Such pages lie anywhere: which of them come after the marker their places tell.
@@ -300,6 +310,21 @@ fn walk(window: Window, place: &mut Place) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In the order of the last time a sequence was fetched in small pages, on and on, where huge ones had left.
+    #[test]
+    fn pages_of_another_order_are_a_row_if_they_lie_side_by_side() {
+        let mut lists = Lists::default();
+        let mut are_row = |pages: &mut dyn Iterator<Item = u64>| {
+            lists.taken.fill(pages);
+            lists.taken.side_by_side()
+        };
+        assert!(are_row(&mut (512..576).rev()));
+        assert!(are_row(&mut (0..32).map(|i| i + i / 8)), "one in nine left out");
+        assert!(!are_row(&mut (0..15)), "few");
+        assert!(!are_row(&mut (0..32).map(|i| i * 2)));
+        assert!(!are_row(&mut (0..48).map(|i| i + i / 2)), "one in three left out");
+    }
 
     fn walked(window: Window) -> Vec<u64> {
         walk(window, &mut Place { step: 0, within: 0 }).collect()

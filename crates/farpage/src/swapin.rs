@@ -95,7 +95,7 @@ pub fn swap_in(mm: &Mm, touch: Touch, seen: PageState) -> Filled {
 /// Brings in what is swapped of the pages taken, if there is room for them.
 pub fn bring(mm: &Mm, lists: &mut Lists, aio: Option<&mut Aio>) {
     if let Some(chunk) = huge::keep_whole(mm, &mut lists.taken, None) {
-        huge::fetch(mm, chunk, lists.taken.walk());
+        huge::fetch(mm, chunk, lists.taken.walk(), lists.taken.is_row());
     }
     let pages = lists.taken.pages().len();
     // Before anything is locked: it may take a while.

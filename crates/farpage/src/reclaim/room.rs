@@ -4,11 +4,11 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::stats::Counter;
 
-use super::{BLOCK, are_leaving, reclaim};
+use super::{BLOCK, reclaim};
 use crate::mm::Mm;
 use crate::pool::ProcEntry;
 use crate::store::WRITE_MAX;
-use crate::sys;
+use crate::{sys, writeback};
 
 // How long a thread waits is measured by [`Effort`].
 const MS: u64 = 1_000_000;
@@ -28,6 +28,10 @@ const PATIENCE_AHEAD_NS: u64 = 1_000 * MS;
 const PATIENCE_HINT_NS: u64 = 100 * MS;
 /// How long that moment is.
 const MOMENT_NS: u64 = 1_000 * MS;
+/// What one turn of a wait counts by the clock, at most: who was stopped (SIGSTOP, a frozen cgroup) has not waited.
+const TURN_MAX_NS: u64 = 1_000 * MS;
+/// After so long without anything given back a waiting thread writes compressed pages back itself.
+const HELD_UP_NS: u64 = 20 * MS;
 /// How often a waiting thread asks the rest of the tree to reclaim.
 const ASK_EVERY_NS: u64 = 5 * MS;
 /// One sleep, in microseconds, unless frames are given back.
@@ -35,8 +39,10 @@ const SLEEP_US: u64 = 500;
 /// What of it counts, at most (see [`Effort`]).
 const SLEPT_MAX_NS: u64 = 2 * SLEEP_US * 1000;
 
-/// When this process last gave up waiting for room.
+/// When this process last gave up waiting for room; how long it had waited without anything given back, and [`Header::pages_left`] then.
 static OVERRUN_NS: AtomicU64 = AtomicU64::new(0);
+static OVERRUN_WAITED_NS: AtomicU64 = AtomicU64::new(0);
+static OVERRUN_AT: AtomicU64 = AtomicU64::new(0);
 /// Pages that it then takes without waiting again, if all swap is full: nobody makes room for them.
 static OVERRUN_LEFT: AtomicI64 = AtomicI64::new(0);
 const OVERRUN_BATCH: i64 = 64;
@@ -123,26 +129,51 @@ pub fn ensure_room(mm: &Mm, pages: i64) {
         return;
     }
     wait_for_limit(mm, pages);
-    if OVERRUN_LEFT.load(Ordering::Relaxed) >= pages && mm.pool().are_files_full() {
+    if is_in_batch(mm, pages) {
         OVERRUN_LEFT.fetch_sub(pages, Ordering::Relaxed);
-    } else if !wait(mm, PATIENCE_IN_ALL_NS, || pages) {
+    } else if let Err(waited_ns) = wait(mm, PATIENCE_IN_ALL_NS, || pages) {
         header.count(Counter::LimitOverrun, 1);
-        OVERRUN_NS.store(sys::now_ns(), Ordering::Relaxed);
+        let now = sys::now_ns();
+        OVERRUN_WAITED_NS.store(waited_ns.max(waited_in_vain(mm, now)), Ordering::Relaxed);
+        OVERRUN_NS.store(now, Ordering::Relaxed);
+        OVERRUN_AT.store(header.pages_left(), Ordering::Relaxed);
         OVERRUN_LEFT.store(OVERRUN_BATCH, Ordering::Relaxed);
     }
+}
+
+/// How long this process has waited a moment ago without anything given back since.
+fn waited_in_vain(mm: &Mm, now: u64) -> u64 {
+    if is_lately(&OVERRUN_NS, now) && mm.header().pages_left() == OVERRUN_AT.load(Ordering::Relaxed) {
+        OVERRUN_WAITED_NS.load(Ordering::Relaxed)
+    } else {
+        0
+    }
+}
+
+/// Whether these pages were given up on with others a moment ago.
+fn is_in_batch(mm: &Mm, pages: i64) -> bool {
+    OVERRUN_LEFT.load(Ordering::Relaxed) >= pages
+        && is_lately(&OVERRUN_NS, sys::now_ns())
+        && mm.pool().is_swap_full()
+}
+
+/// In a forked child: it has given up on nothing yet.
+pub fn begin_patiently() {
+    OVERRUN_NS.store(0, Ordering::Relaxed);
+    OVERRUN_LEFT.store(0, Ordering::Relaxed);
 }
 
 /// Makes room, for a second at most, ahead of what is charged in any case. `pages` is asked for again each time: reclaim may give back
 /// what is wanted for. False: there was none in that time.
 #[must_use]
 pub fn room_ahead(mm: &Mm, pages: impl Fn() -> i64) -> bool {
-    wait(mm, PATIENCE_AHEAD_NS, pages)
+    wait(mm, PATIENCE_AHEAD_NS, pages).is_ok()
 }
 
 /// Makes room for pages that may as well stay where they are; false: there is none.
 #[must_use]
 pub fn room_for_hint(mm: &Mm, pages: i64) -> bool {
-    wait(mm, PATIENCE_HINT_NS, || pages)
+    wait(mm, PATIENCE_HINT_NS, || pages).is_ok()
 }
 
 /// What a wait takes of a thread, in nanoseconds: what it runs, and its sleeps. By the clock, threads that were kept from a CPU (32 of them, beside
@@ -191,25 +222,26 @@ impl Effort {
     }
 }
 
-/// Reclaims and waits; false: there is no room. More than half of what there can be is never waited for, since it would be free
-/// only while nobody else takes a page. (A fork that wanted 200 pages in a limit of 256 waited for good, with malloc's locks held, as long
+/// Reclaims and waits. An error: there is no room; how long that was waited for without anything given back, in nanoseconds.
+///
+/// More than half of what there can be is never waited for, since it would be free only while nobody else takes a page. (A fork that wanted 200 pages in a limit of 256 waited for good, with malloc's locks held, as long
 /// as the handler of a timer touched pages.)
-fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
+fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> Result<(), u64> {
     let header = mm.header();
     let excess = || header.excess(pages().min(header.room_at_most() / 2));
     if excess() <= 0 {
-        return true;
+        return Ok(());
     }
-    let start = sys::now_ns();
+    let mut start = sys::now_ns();
     mm.who.note_fault(start);
     let released = &mm.frames.released;
     let mut seen = released.times.load(Ordering::SeqCst);
     let mut left = header.pages_left();
-    let (mut effort, mut idle_since, mut asked) = (None, [0, start], 0);
+    let (mut effort, mut idle_since, mut asked, mut looked) = (None, [0, start], 0, start);
     if !mm.who.is_by_faults() {
         header.count(Counter::Allocstall, 1);
     }
-    let mut fits = true;
+    let mut outcome = Ok(());
     while excess() > 0 {
         let done = reclaim(mm, excess().clamp(BLOCK as i64, WRITE_MAX as i64));
         if excess() <= 0 {
@@ -218,6 +250,8 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
         let before = core::mem::replace(&mut seen, released.times.load(Ordering::SeqCst));
         let left_before = core::mem::replace(&mut left, header.pages_left());
         let now = sys::now_ns();
+        let stopped = (now - looked).saturating_sub(TURN_MAX_NS);
+        (start, idle_since[1], looked) = (start + stopped, idle_since[1] + stopped, now);
         let effort = effort.get_or_insert_with(|| Effort::begin(mm, in_all));
         let spent = effort.done();
         if done > 0 || seen != before || left != left_before {
@@ -233,8 +267,19 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
             continue;
         }
         let idle = effort.counted(spent - idle_since[0], now - idle_since[1], SLOWEST_IDLE);
-        if in_vain || idle > patience(mm, now) {
-            fits = false;
+        // The reclaimer may not get to it: it waits for the gate, which this thread holds.
+        if !in_vain && idle > HELD_UP_NS && writeback::is_due(mm) && writeback::run(mm) > 0 {
+            continue;
+        }
+        let patience = patience(mm, now);
+        if in_vain || idle > patience {
+            // What was waited for may have come, and whoever brought it be idle, since the counts were read.
+            if !in_vain && (released.times.load(Ordering::SeqCst) != seen || header.pages_left() != left) {
+                continue;
+            }
+            if excess() > 0 {
+                outcome = Err(if in_vain { PATIENCE_NS } else { patience });
+            }
             break;
         }
         if now - asked > ASK_EVERY_NS {
@@ -244,25 +289,30 @@ fn wait(mm: &Mm, in_all: u64, pages: impl Fn() -> i64) -> bool {
         effort.sleep(released, seen);
     }
     header.count(Counter::StallNs, sys::now_ns() - start);
-    fits
+    outcome
 }
 
 /// How long nothing may happen in the tree before the limit is overrun. By time, not by sleeps: 32 threads that woke
 /// each other by asking once gave up after a few milliseconds, and each made it worse for the others. A process that has nothing left
 /// waits for those that have: 32 threads of one whose children held all of 96 MiB once took 7 MiB more while these stored theirs.
 fn patience(mm: &Mm, now: u64) -> u64 {
-    let is_writing_back = |entry: &ProcEntry| entry.writing_back.load(Ordering::Relaxed) > 0;
-    let storing = |entry: &ProcEntry| entry.storing.load(Ordering::Relaxed) > 0 || is_writing_back(entry);
+    let any = |is_so: fn(&ProcEntry) -> bool| mm.pool().processes().iter().any(is_so);
+    let is_storing = mm.frames.moving() > 0 || any(|entry| entry.storing.load(Ordering::Relaxed) > 0);
     // What finds the compressed tier full waits for what leaves that.
-    if is_writing_back(mm.entry()) || are_leaving(mm) && !mm.frames.released.failed_lately(now) {
-        PATIENCE_STORING_NS
-    } else if is_lately(&OVERRUN_NS, now) {
-        PATIENCE_OVER_NS
-    } else if mm.pool().processes().iter().any(storing) {
-        // One of them may be stopped; then this is waited for once.
+    let is_writing_back = any(|entry| entry.writing_back.load(Ordering::Relaxed) > 0);
+    if !is_lately(&OVERRUN_NS, now) {
+        return if is_storing || is_writing_back {
+            PATIENCE_STORING_NS
+        } else {
+            PATIENCE_NS
+        };
+    }
+    let has_hope = is_writing_back || is_storing && !mm.frames.released.failed_lately(now);
+    // A process may be stopped in the middle of it, a device hang: that is waited for once.
+    if has_hope && waited_in_vain(mm, now) < PATIENCE_STORING_NS && !mm.pool().is_swap_full() {
         PATIENCE_STORING_NS
     } else {
-        PATIENCE_NS
+        PATIENCE_OVER_NS
     }
 }
 
