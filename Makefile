@@ -101,14 +101,14 @@ traces: deps build ## page touches of real programs, for `farpage sim reclaim bu
 	@FARPAGE_BIN=$(FARPAGE) $(PYTHON) tests/bench/record.py $(TRACES)
 
 FLAME := $(ROOT)/target/flame
-flame: build ## docs/flame-random.svg: where the time of random touches goes (perf; installs inferno into target)
+flame: build ## docs/flame-*.svg: where the CPUs' time goes, by program (perf; installs inferno into target)
 	@sh tests/real/deps.sh $(PYTHON) linux-perf perf
 	@test -x $(FLAME)/bin/inferno-flamegraph || $(CARGO) install --quiet inferno --root $(FLAME)
 	JEMALLOC_OVERRIDE=$(JEMALLOC) RUSTFLAGS="-C force-frame-pointers=yes" $(CARGO) build --release --target-dir $(FLAME) -p farpage-preload
 	FARPAGE_PRELOAD_SO=$(FLAME)/release/libfarpage_preload.so JEMALLOC_OVERRIDE=$(JEMALLOC) \
 	  $(CARGO) build --release --target-dir $(FLAME) -p farpage-cli
 	@$(PYTHON) tests/bench/flame.py --farpage $(FLAME)/release/farpage --library $(FLAME)/release/libfarpage_preload.so \
-	  --draw $(FLAME)/bin/inferno-flamegraph --out docs/flame-random.svg
+	  --draw $(FLAME)/bin/inferno-flamegraph --out docs $(GRAPH:%=--only %)
 
 lint: format build check ## format and lints, warnings denied
 	JEMALLOC_OVERRIDE=$(JEMALLOC) $(CARGO) clippy --workspace --all-targets -- -D warnings

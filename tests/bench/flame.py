@@ -1,4 +1,4 @@
-"""`make flame`: where the time of random touches goes, as a flame graph (SVG).
+"""`make flame`: where the CPUs' time goes, of random touches and of rewriting in order, as flame graphs (SVG).
 
 A program of the benchmark runs under `perf record`; perf can't name functions of the preload library, which lies in a memory file, so they
 are named here by the symbols of the same library on disk. `inferno-flamegraph` draws.
@@ -64,23 +64,43 @@ def folded(data, symbols):
     return "".join(f"{stack} {count}\n" for stack, count in stacks.items())
 
 
+# File name, options of `farpage run`, the benchmark's program, and what it shows.
+GRAPHS = (
+    (
+        "flame-random",
+        "--ram 218M --swap compressed:223M",
+        "random --bytes 384M --ram 96M --seconds 4",
+        "farpage, compressed RAM: fill, then random touches by one thread, then by two",
+    ),
+    ("flame-seq", "--ram 120M --swap /var/tmp:2G", "seq --bytes 512M --ram 128M", "farpage, swap file: fill, then rewriting in order"),
+    (
+        "flame-threads",
+        "--ram 120M --swap /var/tmp:2G",
+        "threads --bytes 512M --ram 128M --seconds 2",
+        "farpage, swap file: fill, then random touches by 1, 2, 4, 8 and 16 threads",
+    ),
+)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--farpage", required=True)
     parser.add_argument("--library", required=True, help="the preload library that this farpage carries, with its symbols")
     parser.add_argument("--draw", required=True, help="inferno-flamegraph")
-    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--out", required=True, type=Path, help="the directory for the graphs")
+    parser.add_argument("--only", help="one of them")
     arguments = parser.parse_args()
-    run = [arguments.farpage, "run", "-q", "--ram", "218M", "--swap", "compressed:223M", "--"]
-    work = [arguments.farpage, "bench-work", "random", "--bytes", "384M", "--ram", "96M", "--seconds", "4"]
-    with tempfile.TemporaryDirectory() as directory:
-        data = f"{directory}/perf.data"
-        subprocess.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", "1999", "-g", "-o", data, "--", *run, *work], check=True)
-        stacks = folded(data, Symbols(arguments.library))
-    title = "farpage, compressed RAM: fill, then random touches by one thread, then by two"
-    drawn = subprocess.run([arguments.draw, "--minwidth", "0.2", "--title", title], input=stacks, check=True, capture_output=True, text=True)
-    arguments.out.write_text(drawn.stdout)
-    print(f"{arguments.out}: {len(stacks.splitlines())} stacks")
+    for name, options, work, title in GRAPHS:
+        if arguments.only not in (None, name):
+            continue
+        words = [arguments.farpage, "run", "-q", *options.split(), "--", arguments.farpage, "bench-work", *work.split()]
+        with tempfile.TemporaryDirectory() as directory:
+            data = f"{directory}/perf.data"
+            subprocess.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", "1999", "-g", "-o", data, "--", *words], check=True)
+            stacks = folded(data, Symbols(arguments.library))
+        drawn = subprocess.run([arguments.draw, "--minwidth", "0.2", "--title", title], input=stacks, check=True, capture_output=True, text=True)
+        (arguments.out / f"{name}.svg").write_text(drawn.stdout)
+        print(f"{name}.svg: {len(stacks.splitlines())} stacks")
 
 
 if __name__ == "__main__":

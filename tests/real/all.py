@@ -12,7 +12,18 @@ UNIT_JSON = BUILD / "unit.json"
 # What takes longest first: then the lines end at about the same time.
 FIRST = ("kill-points", "bench-report", "sem_stacks", "gcc", "bench-smoke", "sem_madvise", "huge-always", "bench-huge", "np-solve", "node", "sem_")
 # What the ordinary user's suite leaves out where root's runs: the longest that both have.
-ROOTS = ("sem_mmap", "sem_mremap", "sem_exec", "sem_fork", "pipeline", "swap-full", "altstacks")
+ROOTS = (
+    "sem_mmap",
+    "sem_mremap",
+    "sem_exec",
+    "sem_fork",
+    "pipeline",
+    "swap-full",
+    "altstacks",
+    "supervisor-stopped",
+    "swapoff-interrupted",
+    "kill-supervisor",
+)
 
 
 def unit_tests():

@@ -48,7 +48,7 @@ def pace(context):
     check(not area["dear_seeks"] or area["read_seek_ns"] >= 2_000_000, f"{area}")
 
 
-@test("page-cluster", per_delivery=True)
+@test("page-cluster", ("soak",), per_delivery=True)
 def page_cluster(context):
     """--page-cluster N: no window of the kernel's policies is greater than 2^N pages, and a stream's come to be that great."""
     for policy, orders in (("cluster", (0, 1, 4)), ("vma", (0, 2, 5))):

@@ -253,10 +253,11 @@ def device_in_use(context):
 @test("compressed-too-large")
 def compressed_too_large(context):
     """A compressed tier that the budget has no room for is cut, and that is said."""
-    told = context.plain(run_words("--ram", "64M", "--swap", "compressed:60M", "--swap", context.directory) + ["true"])
-    check(told.code == 0 and "48" in told.err and "three quarters" in told.err, f"told: {told.err[-300:]}")
-    quiet = context.plain(run_words("--ram", "64M", "--swap", "compressed:48M", "--swap", context.directory) + ["true"])
-    check("three quarters" not in quiet.err, f"told for nothing: {quiet.err[-300:]}")
+    for beside, most, words in (([], 48, "three quarters of"), (["--swap", context.directory], 32, "half of")):
+        told = context.plain(run_words("--ram", "64M", "--swap", "compressed:60M", *beside) + ["true"])
+        check(told.code == 0 and f"taken as {most} MiB, {words}" in told.err, f"told: {told.err[-300:]}")
+        quiet = context.plain(run_words("--ram", "64M", "--swap", f"compressed:{most}M", *beside) + ["true"])
+        check("taken as" not in quiet.err, f"told for nothing: {quiet.err[-300:]}")
 
 
 @test("huge-too-small")

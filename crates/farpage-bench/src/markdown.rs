@@ -30,7 +30,14 @@ What is lost and no program of this command shows, with figures in the README to
 bench-kernel`), both of which touch most of their memory again and again; programs that need about as much as their budget; a list followed for \
 the first time (`bench chase`); a dense solve with `--readahead none`, `cluster` and `vma` (`bench readahead`).
 
-![where the time of random touches on compressed RAM goes](flame-random.svg)
+Where the CPUs' time goes (`make flame`): random touches on compressed RAM, rewriting in order on a swap file, random touches of a swap file by 1 to \
+16 threads.
+
+![random touches on compressed RAM](flame-random.svg)
+
+![rewriting in order on a swap file](flame-seq.svg)
+
+![random touches of a swap file by 1 to 16 threads](flame-threads.svg)
 ";
 
 /// The report, from objects of `--json`, in the order in which they are to stand.
