@@ -443,19 +443,30 @@ fn direction_of(walk: Walk) -> Direction {
     }
 }
 
-/// Takes out of the pages to be brought in small those in chunks that could come whole, if they are a row, or the chunk was used as one
+/// Whether what lies before the chunk, on this way, is there: small pages that are fetched in some order come to it in a row.
+fn is_walked_to(mm: &Mm, chunk: u64, way: Walk) -> bool {
+    let first = match way {
+        Walk::Up => chunk,
+        Walk::Down => chunk + CHUNK_PAGES - 1,
+    };
+    walk(mm, first, |kind| matches!(kind, Kind::Resident | Kind::Cached)).is_some()
+}
+
+/// Takes out of the pages to be brought in small those in chunks that could come whole, if they are a row or come to it as one, or the chunk was used as one
 /// before; the first such chunk. `held` lies in a chunk for which that was looked at already.
 pub fn keep_whole(mm: &Mm, taken: &mut Taken, held: Option<u64>) -> Option<u64> {
     if !mm.places.is_on() {
         return None;
     }
-    let (mut whole, mut last, is_row) = (None, None, taken.is_row());
+    let (mut whole, mut last, is_row, way) = (None, None, taken.is_row(), taken.walk());
     taken.retain(|page| {
         let chunk = chunk_of(page);
         let may = match last {
             Some((seen, may)) if seen == chunk => may,
             _ => {
-                let used = is_row || huge::credit(mm.chunk(chunk).load(Ordering::Relaxed)) > 0;
+                let used = is_row
+                    || huge::credit(mm.chunk(chunk).load(Ordering::Relaxed)) > 0
+                    || is_walked_to(mm, chunk, way);
                 used && held.map(chunk_of) != Some(chunk) && is_out(mm, chunk) && may_come_whole(mm, chunk)
             }
         };
