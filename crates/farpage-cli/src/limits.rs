@@ -161,6 +161,22 @@ mod tests {
             .collect()
     }
 
+    /// A container of 64 MiB was found large enough for a budget of 58, with 6 for what comes on top.
+    #[test]
+    fn what_comes_on_top_is_a_tenth_and_at_least_16_mib() {
+        let is_too_near = |mib: u64, budget: u64| {
+            let whose = "it has".to_owned();
+            let available = Available {
+                bytes: mib << 20,
+                whose,
+            };
+            available.too_near(budget << 20).is_some()
+        };
+        assert!(is_too_near(64, 49) && !is_too_near(64, 48));
+        assert!(is_too_near(1100, 1001) && !is_too_near(1100, 1000));
+        assert!(is_too_near(8, 1));
+    }
+
     #[test]
     fn version_2_walks_up() {
         let mounts = "35 24 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";

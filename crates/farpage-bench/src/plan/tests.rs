@@ -54,6 +54,29 @@ fn the_tour_is_everything_on_both_backings() {
     assert!(plan.notes[1].starts_with("solve: left out"));
 }
 
+/// Programs with data of their own once took `--incompressible`, and did as ever.
+#[test]
+fn data_that_does_not_compress_is_not_for_programs_with_their_own() {
+    let asked = |names: &[&str]| {
+        let config = Config {
+            incompressible: true,
+            ..config(names)
+        };
+        plan(&config, &able())
+    };
+    for name in ["usemem", "usemem-threads", "solve"] {
+        let refused = asked(&[name]).expect_err("its data is its own");
+        assert!(refused.starts_with(name), "{refused}");
+    }
+    assert!(asked(&["fill"]).expect("a plan").notes.is_empty());
+    let told = asked(&[]).expect("a plan").notes;
+    assert!(
+        told.iter()
+            .any(|note| note == "--incompressible: not of solve, usemem"),
+        "{told:?}"
+    );
+}
+
 #[test]
 fn what_is_not_installed_is_refused_by_name() {
     let redis = plan(&config(&["redis"]), &able()).expect("a plan");
