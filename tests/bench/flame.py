@@ -90,6 +90,7 @@ def main():
     parser.add_argument("--out", required=True, type=Path, help="the directory for the graphs")
     parser.add_argument("--only", help="one of them")
     arguments = parser.parse_args()
+    symbols = Symbols(arguments.library)
     for name, options, work, title in GRAPHS:
         if arguments.only not in (None, name):
             continue
@@ -97,7 +98,7 @@ def main():
         with tempfile.TemporaryDirectory() as directory:
             data = f"{directory}/perf.data"
             subprocess.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", "1999", "-g", "-o", data, "--", *words], check=True)
-            stacks = folded(data, Symbols(arguments.library))
+            stacks = folded(data, symbols)
         drawn = subprocess.run([arguments.draw, "--minwidth", "0.2", "--title", title], input=stacks, check=True, capture_output=True, text=True)
         (arguments.out / f"{name}.svg").write_text(drawn.stdout)
         print(f"{name}.svg: {len(stacks.splitlines())} stacks")

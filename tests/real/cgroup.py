@@ -1,6 +1,7 @@
 """Memory cgroups of our own, version 1 or 2, below the cgroup we are in (so that its limits keep holding)."""
 
 import atexit
+import contextlib
 import itertools
 import os
 import signal
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 from common import MIB, Skip
+
+BLKIO = Path("/sys/fs/cgroup/blkio")
 
 _counter = itertools.count()
 _live = set()
@@ -57,15 +60,19 @@ def _parent():
     raise Skip(f"cgroup: {why}")
 
 
+def _name():
+    return f"farpage-test-{os.getpid()}-{next(_counter)}"
+
+
 def sweep():
     """Ends what an earlier harness left that was killed itself: cgroups with our name whose maker no longer runs."""
-    try:
-        parent, v2 = _parent()
-    except Skip:
-        return
-    for path in parent.glob("farpage-test-*-*"):
-        if not Path(f"/proc/{path.name.split('-')[2]}").exists():
-            Cgroup.existing(path, v2).remove()
+    parents = [(BLKIO, False)]
+    with contextlib.suppress(Skip):
+        parents.append(_parent())
+    for parent, v2 in parents:
+        for path in parent.glob("farpage-test-*-*"):
+            if not Path(f"/proc/{path.name.split('-')[2]}").exists():
+                Cgroup.existing(path, v2).remove()
 
 
 class Cgroup:
@@ -74,12 +81,8 @@ class Cgroup:
 
     def __init__(self, limit_mib=None, swap=False):
         parent, self.v2 = _parent()
-        self.path = parent / f"farpage-test-{os.getpid()}-{next(_counter)}"
-        try:
-            self.path.mkdir()
-        except OSError as error:
-            raise Skip(f"cgroup: {parent}: {error.strerror}") from error
-        _live.add(self)
+        self.path = parent / _name()
+        self._make()
         try:
             self._limit(limit_mib, swap)
         except OSError as error:
@@ -92,6 +95,20 @@ class Cgroup:
         cgroup = cls.__new__(cls)
         cgroup.path, cgroup.v2 = path, v2
         return cgroup
+
+    @classmethod
+    def of_disks(cls):
+        """One of version 1's blkio controller."""
+        cgroup = cls.existing(BLKIO / _name(), v2=False)
+        cgroup._make()
+        return cgroup
+
+    def _make(self):
+        try:
+            self.path.mkdir()
+        except OSError as error:
+            raise Skip(f"cgroup: {self.path.parent}: {error.strerror}") from error
+        _live.add(self)
 
     def _limit(self, limit_mib, swap):
         if limit_mib is None:

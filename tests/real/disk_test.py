@@ -2,26 +2,17 @@
 
 import contextlib
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
+from cgroup import Cgroup
 from common import WORK, Skip, check
 from context import test
 from semantics_test import failures
 
-BLKIO = Path("/sys/fs/cgroup/blkio")
-NAME = "farpage-disk-"
 # Far longer than anyone waits for room while nothing is under way, and too short for a program to go on between two.
 STILL_S, GOES_ON_S = 0.6, 0.05
-
-
-def sweep():
-    """Removes what a harness left that was killed itself."""
-    for path in BLKIO.glob(f"{NAME}*"):
-        if not Path(f"/proc/{path.name.removeprefix(NAME)}").exists():
-            path.rmdir()
 
 
 def whole_disk(directory):
@@ -36,35 +27,32 @@ def whole_disk(directory):
 @contextlib.contextmanager
 def standing_still(directory):
     """The words before a command whose reads and writes of the directory's disk stand still, again and again."""
-    cgroup = BLKIO / f"{NAME}{os.getpid()}"
-    limits = [cgroup / f"blkio.throttle.{way}_bps_device" for way in ("read", "write")]
     disk = whole_disk(directory)
-
-    def limit(bytes_per_s):
-        for file in limits:
-            file.write_text(f"{disk} {bytes_per_s}")
-
     over = threading.Event()
+    with Cgroup.of_disks() as cgroup:
+        limits = [cgroup.path / f"blkio.throttle.{way}_bps_device" for way in ("read", "write")]
 
-    def turns():
-        while not over.wait(GOES_ON_S):
-            limit(1 << 16)
-            over.wait(STILL_S)
+        def limit(bytes_per_s):
+            for file in limits:
+                file.write_text(f"{disk} {bytes_per_s}")
+
+        def turns():
+            while not over.wait(GOES_ON_S):
+                limit(1 << 16)
+                over.wait(STILL_S)
+                limit(0)
+
+        try:
             limit(0)
-
-    try:
-        cgroup.mkdir()
-        limit(0)
-    except OSError as error:
-        raise Skip(f"blkio cgroup: {error.strerror}") from error
-    thread = threading.Thread(target=turns)
-    thread.start()
-    try:
-        yield ["sh", "-c", 'echo 0 >"$0" && exec "$@"', cgroup / "cgroup.procs"]
-    finally:
-        over.set()
-        thread.join()
-        subprocess.run(["rmdir", cgroup], check=True)
+        except OSError as error:
+            raise Skip(f"blkio cgroup: {error.strerror}") from error
+        thread = threading.Thread(target=turns)
+        thread.start()
+        try:
+            yield ["sh", "-c", 'echo 0 >"$0" && exec "$@"', cgroup.procs_file]
+        finally:
+            over.set()
+            thread.join()
 
 
 @test("disk-stands-still", ("quick", "soak"), per_delivery=True)

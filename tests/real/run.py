@@ -17,7 +17,6 @@ import sys
 import time
 from pathlib import Path
 
-import disk_test
 import host_swap_test
 import huge_test
 from cases import fresh_directory, run_case
@@ -216,7 +215,6 @@ def main():
         return 2
     BUILD.mkdir(exist_ok=True)
     sweep()
-    disk_test.sweep()
     host_swap_test.sweep()
     started = time.monotonic()
     who = f"uid {NOBODY}" if options.suite == "user" and os.geteuid() == 0 else f"uid {os.geteuid()}"

@@ -18,7 +18,7 @@ from semantics_test import failures, program
 # budget MiB, threads, processes, timer signals per second
 QUICK_SHAPES = ((8, 1, 1, 0), (32, 8, 1, 200), (32, 2, 4, 0), (96, 32, 1, 0), (96, 8, 4, 200))
 # Each, filling its memory included, and half of that by thread; with the other tests that run it (swapoff-stress, pauses,
-# pid-namespaces) two minutes.
+# pid-namespaces) less than two minutes.
 QUICK_SECONDS = 10
 SOAK_SHAPES = tuple(
     (budget, threads, procs, hertz)

@@ -40,9 +40,9 @@ const REASONS: &[Reason] = &[
         ["seq", "file"],
         &[],
         "the reclaimer writes 1 MiB at a time and waits for it, 60 to 75 % of its time, while three threads read: farpage has two thirds to \
-         all of what the disk gives both ways, with both CPUs busy half of the time (flame-seq.svg). 85 % of what it reads alone is not to be had beside as many writes, nor is five times the \
-         kernel's speed on a slow day (see the notes above)",
-        "huge pages: with `--huge always` it is 6.8 times, and 107 % of what the disk reads (128 MiB, README). For small ones it is not known: a \
+         all of what the disk gives both ways, with both CPUs busy half of the time (flame-seq.svg). 85 % of what it reads alone is not to \
+         be had beside as many writes, nor is five times the kernel's speed on a slow day (see the notes above)",
+        "huge pages: with `--huge always` it is 5.9 to 6.8 times, and 89 to 107 % of what the disk reads (128 MiB, README). For small ones it is not known: a \
          second reclaimer, so that two writes are under way, gained nothing",
     ),
     reason(

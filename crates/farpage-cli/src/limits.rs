@@ -45,7 +45,7 @@ impl Available {
     pub fn too_near(&self, budget: u64) -> Option<Trouble> {
         // Page tables, code and what farpage itself needs: a tenth of the budget, and in small ones this.
         const LEAST_BYTES: u64 = 16 << 20;
-        let most = self.bytes - (self.bytes / 11).max(LEAST_BYTES).min(self.bytes);
+        let most = self.bytes.saturating_sub((self.bytes / 11).max(LEAST_BYTES));
         (budget > most).then(|| {
             let (asked, has, whose) = (format_size(budget), format_size(self.bytes), &self.whose);
             Trouble::new(

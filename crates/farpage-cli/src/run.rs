@@ -12,6 +12,7 @@ use std::process;
 use farpage::join::{self, layout};
 use farpage::snapshot::Snapshot;
 use farpage::supervisor::{self, AreaSpec, Delivery, Outcome, RunConfig, RunError};
+use farpage::tier_share;
 use farpage_core::huge::{self, Huge};
 use farpage_core::units::format_size;
 
@@ -129,16 +130,15 @@ pub fn refuse_without_library() -> Result<(), String> {
 /// What is said of a compressed tier that is larger than the budget allows.
 fn too_much_compressed(areas: &[AreaSpec], ram_bytes: u64) -> Option<String> {
     let has_files = areas.iter().any(|area| matches!(area, AreaSpec::Path(_)));
-    let (most, words) = if has_files {
-        (
-            ram_bytes / 2,
+    let (most, words) = match has_files {
+        true => (
+            tier_share::most_beside_files(ram_bytes),
             "half of the budget, as it has beside a file at most",
-        )
-    } else {
-        (
+        ),
+        false => (
             supervisor::compressed_max(ram_bytes),
             "three quarters of the budget",
-        )
+        ),
     };
     areas.iter().find_map(|area| match area {
         AreaSpec::Compressed { limit: Some(limit) } if *limit > most => Some(format!(

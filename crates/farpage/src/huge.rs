@@ -464,10 +464,12 @@ pub fn keep_whole(mm: &Mm, taken: &mut Taken, held: Option<u64>) -> Option<u64> 
         let may = match last {
             Some((seen, may)) if seen == chunk => may,
             _ => {
-                let used = is_row
-                    || huge::credit(mm.chunk(chunk).load(Ordering::Relaxed)) > 0
-                    || is_walked_to(mm, chunk, way);
-                used && held.map(chunk_of) != Some(chunk) && is_out(mm, chunk) && may_come_whole(mm, chunk)
+                let used = || {
+                    is_row
+                        || huge::credit(mm.chunk(chunk).load(Ordering::Relaxed)) > 0
+                        || is_walked_to(mm, chunk, way)
+                };
+                held.map(chunk_of) != Some(chunk) && is_out(mm, chunk) && used() && may_come_whole(mm, chunk)
             }
         };
         last = Some((chunk, may));

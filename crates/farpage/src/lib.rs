@@ -91,7 +91,7 @@ pub mod sys;
 pub mod syscalls;
 pub mod thread;
 pub mod tier_files;
-mod tier_share;
+pub mod tier_share;
 pub mod tiers;
 pub mod trap;
 pub mod trees;

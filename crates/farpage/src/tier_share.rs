@@ -25,6 +25,12 @@ const KNOWN_MIN: i64 = 256;
 const FULL: i64 = 8;
 const ZPAGE_PAGES: i64 = (ZPAGE_BYTES / PAGE_SIZE) as i64;
 
+/// The most bytes of a budget that the tier has where there are files.
+#[must_use]
+pub const fn most_beside_files(ram_bytes: u64) -> u64 {
+    ram_bytes / WHOLE as u64 * MOST as u64
+}
+
 /// The share where there are files, in parts of [`WHOLE`].
 pub struct TierShare(i64);
 

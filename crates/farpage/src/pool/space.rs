@@ -92,8 +92,7 @@ impl Pool {
     }
 
     /// Whether files take no more pages, not even those that the compressed tier has for them.
-    #[must_use]
-    pub fn are_files_full(&self) -> bool {
+    fn are_files_full(&self) -> bool {
         self.free_or_kept_slots() <= 0 && self.header().zpool_pages().min(self.with_blocks()) <= 0
     }
 
