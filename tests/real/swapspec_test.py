@@ -190,12 +190,48 @@ def gives_space_back(context, spec, taken):
 @test("gives-space-back", ALL)
 def gives_space_back_to_file_system(context):
     """A file that grows as it is written shrinks again."""
-    def taken(job):
-        own = Path(f"/proc/{job.process.pid}/fd")
-        mine = [own / name for name in os.listdir(own) if is_in(own / name, context.directory)]
-        return sum(os.stat(entry).st_blocks * 512 for entry in mine)
+    gives_space_back(context, context.directory, lambda job: space_of_file(context, job))
 
-    gives_space_back(context, context.directory, taken)
+
+def space_of_file(context, job):
+    """Bytes of the disk that the unlinked swap file takes."""
+    own = Path(f"/proc/{job.process.pid}/fd")
+    mine = [own / name for name in os.listdir(own) if is_in(own / name, context.directory)]
+    return sum(os.stat(entry).st_blocks * 512 for entry in mine)
+
+
+# Writes so many MiB, every other page of which compresses, and waits for a file.
+EVERY_OTHER = """
+import mmap, os, sys, time
+length = int(sys.argv[1]) << 20
+memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, length, 8192):
+    memory[at : at + 4096], memory[at + 4096 : at + 8192] = os.urandom(4096), b'\\x07' * 2048 + bytes(range(256)) * 8
+print('full', flush=True)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.02)
+"""
+
+
+@test("every-other-compresses", ALL)
+def every_other_compresses(context):
+    """Pages that are kept compressed end no write of those beside them: each page was a write of its own, since slots went to both kinds in
+    turn. And on ext4 a file that grows takes its space by whole clusters, ahead of the writes: each that took some held up every read."""
+    done = context.directory / "done"
+    words = [PYTHON, "-c", EVERY_OTHER, "96", done]
+    with context.start(32, words, extra=["--swap", "compressed:8M", "--swap", context.directory]) as job:
+        until("memory is full", lambda: "full" in job.out.read_text() or job.process.poll() is not None)
+        taken = space_of_file(context, job)
+        done.touch()
+        check(job.wait() == 0, last_words(job))
+        context.finish(job)
+    stats = context.stats()
+    check(stats["zswpout"] > 4096 and stats["pswpout"] > 4096, f"both kinds left: {stats['zswpout']}, {stats['pswpout']}")
+    pages = stats["file_write_bytes"] / 4096 / stats["file_write"]
+    check(pages > 8, f"a write had {pages:.1f} pages")
+    if subprocess.check_output(["stat", "-f", "-c", "%T", context.directory], text=True).startswith("ext"):
+        # The map of the file's own blocks counts, too.
+        check(taken % (2 << 20) < 1 << 16, f"{taken} bytes of the disk are no whole clusters")
 
 
 def is_in(descriptor, directory):

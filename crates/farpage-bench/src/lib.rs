@@ -236,7 +236,11 @@ fn compare(
         for side in order {
             progress.step(comparison, comparison.sides[side]);
             let run = runner.run(comparison, comparison.sides[side], zram_bytes)?;
-            zram_bytes = run.facts["zram_peak_bytes"].as_u64().or(zram_bytes);
+            // One that died has not needed all.
+            let peak = run.facts["zram_peak_bytes"]
+                .as_u64()
+                .filter(|_| run.failure.is_none());
+            zram_bytes = peak.or(zram_bytes);
             runs.push(Run { side, round, ..run });
         }
     }

@@ -9,7 +9,7 @@
 //!   against the budget, and what goes beyond the limit is killed. For `build` and `redis` it is the limit less 12 MiB and a 64th, or 3 MiB and a tenth if that is less: each process has such, and the files they read and write count too.
 //! * compressed RAM: the kernel does not count zram's memory to the cgroup, farpage counts its compressed pages to the
 //!   budget. So farpage's limit is the RAM asked for *plus the most that zram held* in the kernel's latest run of the
-//!   same program: both have the same number of bytes in all. Without a kernel's run it is estimated from the content.
+//!   same program that lived: both have the same number of bytes in all. Without a kernel's run it is estimated from the content.
 //! * a file in RAM: the budget is the one for a swap file. The tmpfs is counted to the cgroup of who writes to it, so the
 //!   cgroup's limit is greater by what the file takes, which is no room for anything else: the budget holds.
 //!

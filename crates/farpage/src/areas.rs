@@ -336,9 +336,13 @@ fn sized(file: File, path: &Path, size: Option<u64>) -> Result<OpenArea, String>
         })?;
     }
     // Holes in what was reserved could run out after all.
-    let punches = if size.is_none() { trait_of::PUNCHES } else { 0 };
+    let grows = match size {
+        None if is_ext4(&file) => trait_of::PUNCHES | trait_of::RESERVES,
+        None => trait_of::PUNCHES,
+        Some(_) => 0,
+    };
     Ok(OpenArea {
-        traits: punches | traits_of_disk(&file) & trait_of::ROTATES,
+        traits: grows | traits_of_disk(&file) & trait_of::ROTATES,
         file,
         blocks: bytes / PAGE_SIZE as u64,
         name: path.display().to_string(),
@@ -495,6 +499,15 @@ fn refuse_active_swap(path: &Path) -> Result<(), String> {
 }
 
 /// Of the file system that `file`, opened for `path`, lies on.
+/// Whether the file is one of ext4 (or its forerunners, which have the same number).
+fn is_ext4(file: &File) -> bool {
+    // SAFETY: statfs is plain data; the call fills it.
+    unsafe {
+        let mut stat: libc::statfs = core::mem::zeroed();
+        libc::fstatfs(file.as_raw_fd(), &mut stat) == 0 && stat.f_type == libc::EXT4_SUPER_MAGIC
+    }
+}
+
 fn free_bytes(file: &File, path: &Path) -> Result<u64, String> {
     // SAFETY: statvfs is plain data; the call fills it.
     unsafe {

@@ -16,6 +16,7 @@ use farpage_core::stats::Counter;
 
 use crate::mm::{Mm, PAGE};
 use crate::pool::trait_of;
+use crate::reserve;
 use crate::sys;
 use crate::tiers;
 
@@ -78,6 +79,8 @@ fn forget(mm: &Mm, cluster: u32) -> bool {
             )
         }
     };
+    let cluster = u64::from(cluster);
+    reserve::forget(mm.pool(), cluster..cluster + 1);
     if result.is_err() {
         REFUSED.fetch_or(1 << index, Ordering::Relaxed);
     }

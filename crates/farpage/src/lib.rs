@@ -69,6 +69,7 @@ pub mod recount;
 pub mod relocate;
 pub mod remote;
 pub mod request;
+pub mod reserve;
 pub mod residency;
 pub mod robust;
 pub mod runs;

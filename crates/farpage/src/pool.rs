@@ -97,6 +97,8 @@ pub mod trait_of {
     pub const PUNCHES: u64 = 2;
     /// A block device that discards.
     pub const DISCARDS: u64 = 4;
+    /// A file of ours whose writes are better not the ones that take its space (`reserve`).
+    pub const RESERVES: u64 = 8;
 }
 
 /// One swap file or device. All zero where there is none.
@@ -345,6 +347,12 @@ impl Pool {
         SwapTable {
             words: self.part(self.layout.slots, self.layout.slot_count()),
         }
+    }
+
+    /// Bits of clusters whose blocks have their space (`reserve`).
+    #[must_use]
+    pub fn reserved(&self) -> &'static [AtomicU64] {
+        self.part(self.layout.reserved, self.layout.reserved_words())
     }
 
     #[must_use]

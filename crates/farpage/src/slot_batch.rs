@@ -1,4 +1,5 @@
 //! Slots for the pages of one block of frames: taken in runs, so that pages that leave together lie side by side.
+//! Those that are kept compressed and those that are written are two runs: in one, each compressed page would end a write.
 //!
 //! A page that is kept compressed gets a slot with a block too, its place to be written to later, while a quarter of all
 //! blocks is left: those are kept for pages that do not compress and can go nowhere else. What is left over goes back in one step.
@@ -21,29 +22,47 @@ const AHEAD: usize = 64;
 /// Of the budget, for the swap table's pages: with more of them shorter runs are taken.
 const TABLE_PART: u64 = 32;
 
-/// Slots of one class of device, taken and not yet used.
+/// Slots taken and not yet used.
 #[derive(Clone, Copy, Default)]
 struct Ahead {
     next: u32,
     end: u32,
 }
 
+/// What a slot is for.
+#[derive(Clone, Copy)]
+enum Use {
+    /// A page that is kept compressed, without a block.
+    Kept,
+    /// One with a block, to be written there later.
+    KeptWithBlock,
+    /// A page that is written now.
+    Written,
+}
+
+impl Use {
+    const ALL: [Use; 3] = [Use::Kept, Use::KeptWithBlock, Use::Written];
+
+    fn has_file(self) -> bool {
+        !matches!(self, Use::Kept)
+    }
+}
+
 /// The slots of one store.
 #[derive(Default)]
 pub struct SlotBatch {
-    /// With a block in a file, and without.
-    classes: [Ahead; 2],
+    ahead: [Ahead; Use::ALL.len()],
 }
 
 impl SlotBatch {
     /// A slot for a page to be kept compressed; about `left` more will be asked for.
     pub fn for_compressed(&mut self, mm: &Mm, left: usize) -> Option<u32> {
         if blocks_to_spare(mm)
-            && let Some(slot) = self.take(mm, true, left)
+            && let Some(slot) = self.take(mm, Use::KeptWithBlock, left)
         {
             return Some(slot);
         }
-        self.take(mm, false, left).or_else(|| self.for_file(mm, left))
+        self.take(mm, Use::Kept, left).or_else(|| self.for_file(mm, left))
     }
 
     /// A slot with a block to write to.
@@ -51,11 +70,11 @@ impl SlotBatch {
         if mm.header().areas.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.take(mm, true, left)
+        self.take(mm, Use::Written, left)
     }
 
-    fn take(&mut self, mm: &Mm, has_file: bool, left: usize) -> Option<u32> {
-        let ahead = &mut self.classes[usize::from(has_file)];
+    fn take(&mut self, mm: &Mm, of: Use, left: usize) -> Option<u32> {
+        let (ahead, has_file) = (&mut self.ahead[of as usize], of.has_file());
         if ahead.next == ahead.end {
             let want = if slot_caches::are_on(mm) {
                 AHEAD
@@ -74,13 +93,13 @@ impl SlotBatch {
 
     /// Gives back what was not used.
     pub fn finish(self, mm: &Mm) {
-        for (has_file, ahead) in [false, true].into_iter().zip(self.classes) {
+        for (of, ahead) in Use::ALL.into_iter().zip(self.ahead) {
             let left = Run {
                 first: ahead.next,
                 count: (ahead.end - ahead.next) as usize,
             };
             if left.count > 0
-                && let Some(run) = slot_caches::keep_run(mm, has_file, left)
+                && let Some(run) = slot_caches::keep_run(mm, of.has_file(), left)
             {
                 let mut slots = [0u32; AHEAD];
                 let places = slots.iter_mut().zip(run.first..);

@@ -25,6 +25,7 @@ use crate::mm::{Mm, fd};
 use crate::numbers;
 use crate::pool::{Area, MAX_AREAS, Pool, entry_state, trait_of};
 use crate::recount;
+use crate::reserve;
 use crate::sys::{self, Errno};
 
 /// The epoch whose files this process has. A forked child has what its parent had.
@@ -94,6 +95,11 @@ fn resize(pool: &Pool, index: usize, missing: u32, traits: u64) {
         0 => 0,
         _ => devices::DISCARDS,
     };
+    let device = pool.devices()[index];
+    reserve::forget(
+        pool,
+        u64::from(device.first_cluster)..u64::from(device.end_cluster()),
+    );
     let state = &pool.device_states()[index];
     state.traits.store(discards, Ordering::Relaxed);
     state.missing.store(missing, Ordering::Relaxed);
@@ -239,6 +245,7 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
             return Ok(());
         }
         discard::ask_again(index);
+        reserve::ask_again(index);
         return hold_pool(pool, number);
     }
     let wanted = (area.dev.load(Ordering::Relaxed), ino);
@@ -252,6 +259,7 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
         return Err(Errno(libc::ESTALE));
     }
     discard::ask_again(index);
+    reserve::ask_again(index);
     sys::move_fd(opened, number, false)
 }
 

@@ -28,6 +28,7 @@ use crate::compress::{self, Compressed};
 use crate::file_limit;
 use crate::mm::{Mm, PAGE, fd};
 use crate::pool::Pool;
+use crate::reserve;
 use crate::steps::Step;
 use crate::sys::{self, Errno};
 use crate::watch;
@@ -476,6 +477,7 @@ pub fn write_row(mm: &Mm, from: u64, count: u64, first: u32) -> bool {
 fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], count: u64) -> bool {
     let bytes = count * PAGE;
     let (file, offset) = file_of(mm, (area, block));
+    reserve::ahead(mm, area, block, count);
     // SAFETY: the pages are frames of a block that this thread is storing, or its own: readable and unchanging.
     let mut result = unsafe { sys::transfer_all(file, true, pieces, offset) };
     if result == Err(Errno(libc::EFBIG)) {

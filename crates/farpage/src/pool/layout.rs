@@ -22,6 +22,7 @@ pub struct Layout {
     pub cluster_count: u64,
     pub lists: u64,
     pub fifo: u64,
+    pub reserved: u64,
     pub slots: u64,
     pub descs: u64,
     pub zdata: u64,
@@ -74,6 +75,7 @@ impl Layout {
         layout.clusters = take(layout.cluster_count * 8);
         layout.lists = take(slots::list_words(layout.cluster_count as usize) as u64 * 8);
         layout.fifo = take(FIFO_PLACES + layout.cluster_count * 4);
+        layout.reserved = take(layout.reserved_words() * 8);
         layout.slots = take(layout.slot_count() * 8);
         layout.zpage_count = geometry.zpages;
         layout.descs = take(geometry.zpages * 8);
@@ -87,6 +89,11 @@ impl Layout {
     #[must_use]
     pub fn slot_count(&self) -> u64 {
         self.cluster_count * CLUSTER_SLOTS as u64
+    }
+
+    /// Words of a bit for each cluster.
+    pub(super) fn reserved_words(&self) -> u64 {
+        self.cluster_count.div_ceil(64)
     }
 
     /// Bytes of addresses that a managed process needs: for it, and for what the engine and its allocator map besides.

@@ -1,0 +1,128 @@
+//! A swap file that grows as it is written takes its space some clusters at a time, ahead of the writes.
+//!
+//! ext4 holds a file's lock alone for a write that takes space, until everything under way is over, and shared for one that does not:
+//! without this, each small write to a new place held up all reads that faults wait for. Elsewhere nothing was found to gain.
+//! Which clusters have their space is noted in the pool, a bit each; holes (`discard`) and other files forget it.
+//!
+//! # Safety
+//! Takes space in files of ours, of which no byte changes; a bit that is wrong makes a write slower and nothing else.
+#![allow(unsafe_code)]
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use farpage_core::cluster::CLUSTER_SLOTS;
+
+use crate::mm::{Mm, PAGE};
+use crate::pool::{Pool, trait_of};
+use crate::sys;
+use crate::tiers;
+
+/// Clusters whose space is taken together, aligned: 16 MiB.
+const TOGETHER: u64 = 8;
+/// Areas, a bit each, that have refused (full, or the file system can't): they are not asked again.
+static REFUSED: AtomicU32 = AtomicU32::new(0);
+
+/// The area at `index` has another file now, which has refused nothing.
+pub fn ask_again(index: usize) {
+    REFUSED.fetch_and(!(1 << index), Ordering::Relaxed);
+}
+
+/// Takes space for `count` blocks from `block` on, and for what lies around them, unless they have it.
+pub fn ahead(mm: &Mm, area: u8, block: u64, count: u64) {
+    let index = usize::from(area);
+    let traits = mm.header().area[index].traits.load(Ordering::Relaxed);
+    if traits & trait_of::RESERVES == 0 || REFUSED.load(Ordering::Relaxed) & 1 << index != 0 {
+        return;
+    }
+    let device = &mm.pool().devices()[index];
+    let first = u64::from(device.first_cluster);
+    let cluster_of = |block: u64| first + block / CLUSTER_SLOTS as u64;
+    let last = cluster_of(block + count - 1);
+    let has = |cluster: &u64| Bit::of(mm.pool(), *cluster).is_set();
+    let Some(cluster) = (cluster_of(block)..=last).find(|cluster| !has(cluster)) else {
+        return;
+    };
+    // Up to the end of its group, or to what has its space already.
+    let group = first + ((cluster - first) / TOGETHER + 1) * TOGETHER;
+    let end = group.min(u64::from(device.end_cluster()));
+    let end = (cluster..end).find(has).unwrap_or(end).max(last + 1);
+    if reserve(mm, area, cluster - first..end - first) {
+        (cluster..end).for_each(|cluster| Bit::of(mm.pool(), cluster).set());
+    } else {
+        REFUSED.fetch_or(1 << index, Ordering::Relaxed);
+    }
+}
+
+/// The clusters of an area have no space, or are other ones' now.
+pub fn forget(pool: &Pool, clusters: Range<u64>) {
+    clusters.for_each(|cluster| Bit::of(pool, cluster).clear());
+}
+
+/// Takes space for clusters of the area, counted from its first one; false if it refuses.
+fn reserve(mm: &Mm, area: u8, clusters: Range<u64>) -> bool {
+    let blocks = mm.header().area[usize::from(area)].blocks.load(Ordering::Relaxed);
+    let [from, to] =
+        [clusters.start, clusters.end].map(|cluster| (cluster * CLUSTER_SLOTS as u64).min(blocks));
+    let (file, offset) = tiers::file_of(mm, (area, from));
+    let mode = libc::FALLOC_FL_KEEP_SIZE as u64;
+    let args = [file as u64, mode, offset, (to - from) * PAGE, 0, 0];
+    // SAFETY: see the file's note.
+    unsafe { sys::call(libc::SYS_fallocate, args) }.is_ok()
+}
+
+/// A cluster's bit.
+struct Bit {
+    word: &'static AtomicU64,
+    mask: u64,
+}
+
+impl Bit {
+    fn of(pool: &Pool, cluster: u64) -> Bit {
+        Bit {
+            word: &pool.reserved()[(cluster / 64) as usize],
+            mask: 1 << (cluster % 64),
+        }
+    }
+
+    fn is_set(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & self.mask != 0
+    }
+
+    fn set(&self) {
+        self.word.fetch_or(self.mask, Ordering::Relaxed);
+    }
+
+    fn clear(&self) {
+        // Mostly it is, and what was never written is no memory.
+        if self.is_set() {
+            self.word.fetch_and(!self.mask, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Geometry;
+
+    #[test]
+    fn each_cluster_is_forgotten_by_itself() {
+        let mut geometry = Geometry::default();
+        geometry.area_blocks[0] = 1 << 20;
+        let (fd, pool) = Pool::create(&geometry).unwrap();
+        let has = || -> Vec<u64> {
+            (0..200)
+                .filter(|cluster| Bit::of(&pool, *cluster).is_set())
+                .collect()
+        };
+        assert_eq!(has(), []);
+        [1, 63, 64, 130]
+            .iter()
+            .for_each(|cluster| Bit::of(&pool, *cluster).set());
+        assert_eq!(has(), [1, 63, 64, 130]);
+        forget(&pool, 63..65);
+        assert_eq!(has(), [1, 130]);
+        sys::close(fd);
+    }
+}
