@@ -449,7 +449,20 @@ pub fn write_run(mm: &Mm, pages: impl Iterator<Item = u64>, first: u32) -> bool 
     write_listed(mm, pages.take(WRITE_MAX), first, &mut [[0u64; 2]; WRITE_MAX])
 }
 
-/// The same for as many pages as the list of `pieces` has room for.
+/// The same with blocks of nobody's among them, which get zeros.
+pub fn write_with_gaps(mm: &Mm, pages: impl Iterator<Item = Option<u64>>, first: u32) -> bool {
+    let mut gaps = 0;
+    let pages = pages.take(WRITE_MAX).map(|page| {
+        gaps += u64::from(page.is_none());
+        page.unwrap_or_else(|| mm.frames.zeros())
+    });
+    let written = write_run(mm, pages, first);
+    let pages = &mm.header().counters[Counter::Pswpout as usize];
+    pages.fetch_sub(gaps * u64::from(written), Ordering::Relaxed);
+    written
+}
+
+/// As [`write_run`] for as many pages as the list of `pieces` has room for.
 pub fn write_listed(
     mm: &Mm,
     pages: impl Iterator<Item = u64>,
