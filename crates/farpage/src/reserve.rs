@@ -1,4 +1,4 @@
-//! A swap file that grows as it is written takes its space some clusters at a time, ahead of the writes.
+//! A swap file that grows as it is written takes its space a cluster at a time, ahead of the writes.
 //!
 //! ext4 holds a file's lock alone for a write that takes space, until everything under way is over, and shared for one that does not:
 //! without this, each small write to a new place held up all reads that faults wait for. Elsewhere nothing was found to gain.
@@ -18,8 +18,6 @@ use crate::pool::{Pool, trait_of};
 use crate::sys;
 use crate::tiers;
 
-/// Clusters whose space is taken together, aligned: 16 MiB.
-const TOGETHER: u64 = 8;
 /// Areas, a bit each, that have refused (full, or the file system can't): they are not asked again.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
 
@@ -28,29 +26,25 @@ pub fn ask_again(index: usize) {
     REFUSED.fetch_and(!(1 << index), Ordering::Relaxed);
 }
 
-/// Takes space for `count` blocks from `block` on, and for what lies around them, unless they have it.
+/// Takes space for the clusters that `count` blocks from `block` on lie in, unless they have it.
 pub fn ahead(mm: &Mm, area: u8, block: u64, count: u64) {
     let index = usize::from(area);
     let traits = mm.header().area[index].traits.load(Ordering::Relaxed);
     if traits & trait_of::RESERVES == 0 || REFUSED.load(Ordering::Relaxed) & 1 << index != 0 {
         return;
     }
-    let device = &mm.pool().devices()[index];
-    let first = u64::from(device.first_cluster);
-    let cluster_of = |block: u64| first + block / CLUSTER_SLOTS as u64;
-    let last = cluster_of(block + count - 1);
-    let has = |cluster: &u64| Bit::of(mm.pool(), *cluster).is_set();
-    let Some(cluster) = (cluster_of(block)..=last).find(|cluster| !has(cluster)) else {
-        return;
-    };
-    // Up to the end of its group, or to what has its space already.
-    let group = first + ((cluster - first) / TOGETHER + 1) * TOGETHER;
-    let end = group.min(u64::from(device.end_cluster()));
-    let end = (cluster..end).find(has).unwrap_or(end).max(last + 1);
-    if reserve(mm, area, cluster - first..end - first) {
-        (cluster..end).for_each(|cluster| Bit::of(mm.pool(), cluster).set());
-    } else {
-        REFUSED.fetch_or(1 << index, Ordering::Relaxed);
+    let first = u64::from(mm.pool().devices()[index].first_cluster);
+    let [from, to] = [block, block + count - 1].map(|block| block / CLUSTER_SLOTS as u64);
+    for cluster in from..=to {
+        let bit = Bit::of(mm.pool(), first + cluster);
+        if bit.is_set() {
+            continue;
+        }
+        if !reserve(mm, area, cluster) {
+            REFUSED.fetch_or(1 << index, Ordering::Relaxed);
+            return;
+        }
+        bit.set();
     }
 }
 
@@ -59,14 +53,14 @@ pub fn forget(pool: &Pool, clusters: Range<u64>) {
     clusters.for_each(|cluster| Bit::of(pool, cluster).clear());
 }
 
-/// Takes space for clusters of the area, counted from its first one; false if it refuses.
-fn reserve(mm: &Mm, area: u8, clusters: Range<u64>) -> bool {
+/// Takes space for a cluster of the area, counted from its first one; false if it refuses.
+fn reserve(mm: &Mm, area: u8, cluster: u64) -> bool {
     let blocks = mm.header().area[usize::from(area)].blocks.load(Ordering::Relaxed);
-    let [from, to] =
-        [clusters.start, clusters.end].map(|cluster| (cluster * CLUSTER_SLOTS as u64).min(blocks));
+    let from = cluster * CLUSTER_SLOTS as u64;
+    let to = (from + CLUSTER_SLOTS as u64).min(blocks);
     let (file, offset) = tiers::file_of(mm, (area, from));
     let mode = libc::FALLOC_FL_KEEP_SIZE as u64;
-    let args = [file as u64, mode, offset, (to - from) * PAGE, 0, 0];
+    let args = [file as u64, mode, offset, to.saturating_sub(from) * PAGE, 0, 0];
     // SAFETY: see the file's note.
     unsafe { sys::call(libc::SYS_fallocate, args) }.is_ok()
 }

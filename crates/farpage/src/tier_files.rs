@@ -61,6 +61,14 @@ pub fn describe(pool: &Pool, index: usize, file: &OpenArea) -> Result<(), Errno>
 
 /// The area has no file any more, and holds no page that anybody needs.
 pub fn forget(pool: &Pool, index: usize) {
+    let device = pool.devices()[index];
+    // Of the others nothing was noted, and to look would take memory.
+    if pool.header().area[index].traits.load(Ordering::Relaxed) & trait_of::RESERVES != 0 {
+        reserve::forget(
+            pool,
+            u64::from(device.first_cluster)..u64::from(device.end_cluster()),
+        );
+    }
     resize(pool, index, pool.layout().device_slots[index] as u32, 0);
     pool.device_states()[index].raised.store(0, Ordering::Relaxed);
     let area = &pool.header().area[index];
@@ -95,11 +103,6 @@ fn resize(pool: &Pool, index: usize, missing: u32, traits: u64) {
         0 => 0,
         _ => devices::DISCARDS,
     };
-    let device = pool.devices()[index];
-    reserve::forget(
-        pool,
-        u64::from(device.first_cluster)..u64::from(device.end_cluster()),
-    );
     let state = &pool.device_states()[index];
     state.traits.store(discards, Ordering::Relaxed);
     state.missing.store(missing, Ordering::Relaxed);

@@ -72,10 +72,10 @@ impl Layout {
         };
         layout.device_states = take((DEVICES * size_of::<DeviceState>()) as u64);
         layout.current = take((slots::CPUS * slots::CURRENT_WORDS * 8) as u64);
-        layout.clusters = take(layout.cluster_count * 8);
+        layout.clusters = take((layout.cluster_count + layout.reserved_words()) * 8);
+        layout.reserved = layout.clusters + layout.cluster_count * 8;
         layout.lists = take(slots::list_words(layout.cluster_count as usize) as u64 * 8);
         layout.fifo = take(FIFO_PLACES + layout.cluster_count * 4);
-        layout.reserved = take(layout.reserved_words() * 8);
         layout.slots = take(layout.slot_count() * 8);
         layout.zpage_count = geometry.zpages;
         layout.descs = take(geometry.zpages * 8);
