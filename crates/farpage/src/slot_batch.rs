@@ -29,6 +29,16 @@ struct Ahead {
     end: u32,
 }
 
+impl Ahead {
+    fn next(&mut self) -> Option<u32> {
+        let slot = self.next;
+        (slot < self.end).then(|| {
+            self.next += 1;
+            slot
+        })
+    }
+}
+
 /// What a slot is for.
 #[derive(Clone, Copy)]
 enum Use {
@@ -70,7 +80,9 @@ impl SlotBatch {
         if mm.header().areas.load(Ordering::Relaxed) == 0 {
             return None;
         }
+        // In a small area the others may be all that was left.
         self.take(mm, Use::Written, left)
+            .or_else(|| self.ahead[Use::KeptWithBlock as usize].next())
     }
 
     fn take(&mut self, mm: &Mm, of: Use, left: usize) -> Option<u32> {
@@ -87,8 +99,7 @@ impl SlotBatch {
                 end: run.first + run.count as u32,
             };
         }
-        ahead.next += 1;
-        Some(ahead.next - 1)
+        ahead.next()
     }
 
     /// Gives back what was not used.
