@@ -498,7 +498,6 @@ fn refuse_active_swap(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Of the file system that `file`, opened for `path`, lies on.
 /// Whether the file is one of ext4 (or its forerunners, which have the same number).
 fn is_ext4(file: &File) -> bool {
     // SAFETY: statfs is plain data; the call fills it.
@@ -508,6 +507,7 @@ fn is_ext4(file: &File) -> bool {
     }
 }
 
+/// Of the file system that `file`, opened for `path`, lies on.
 fn free_bytes(file: &File, path: &Path) -> Result<u64, String> {
     // SAFETY: statvfs is plain data; the call fills it.
     unsafe {

@@ -8,6 +8,7 @@
 //! Takes space in files of ours, of which no byte changes; a bit that is wrong makes a write slower and nothing else.
 #![allow(unsafe_code)]
 
+use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,6 +19,8 @@ use crate::pool::{Pool, trait_of};
 use crate::sys;
 use crate::tiers;
 
+/// Where less is free, each write takes what it needs: the last of it is not to lie in clusters that others write to.
+const FREE_MIN: u64 = 64 << 20;
 /// Areas, a bit each, that have refused (full, or the file system can't): they are not asked again.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
 
@@ -40,6 +43,9 @@ pub fn ahead(mm: &Mm, area: u8, block: u64, count: u64) {
         if bit.is_set() {
             continue;
         }
+        if !has_room(mm, area) {
+            return;
+        }
         if !reserve(mm, area, cluster) {
             REFUSED.fetch_or(1 << index, Ordering::Relaxed);
             return;
@@ -51,6 +57,15 @@ pub fn ahead(mm: &Mm, area: u8, block: u64, count: u64) {
 /// The clusters of an area have no space, or are other ones' now.
 pub fn forget(pool: &Pool, clusters: Range<u64>) {
     clusters.for_each(|cluster| Bit::of(pool, cluster).clear());
+}
+
+fn has_room(mm: &Mm, area: u8) -> bool {
+    let (file, _) = tiers::file_of(mm, (area, 0));
+    let mut stat = MaybeUninit::<libc::statfs>::uninit();
+    let args = [file as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0];
+    // SAFETY: the kernel fills what has that size, if it says that it has.
+    let free = unsafe { sys::call(libc::SYS_fstatfs, args).map(|_| stat.assume_init()) };
+    free.is_ok_and(|stat| stat.f_bavail * stat.f_bsize as u64 >= FREE_MIN)
 }
 
 /// Takes space for a cluster of the area, counted from its first one; false if it refuses.

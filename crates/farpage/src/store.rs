@@ -209,6 +209,8 @@ pub fn hand_over(mm: &Mm, page: u64, frame: u64, slot: u32, backing: Backing) {
 
 /// Writes the first `count` listed pages to their slots' blocks, neighbouring slots with one write wherever the frames are.
 fn store_raw(mm: &Mm, writes: &mut Writes, count: usize) {
+    // What the compressed tier had no room for has slots of its own among the others'.
+    writes.raw[..count].sort_unstable_by_key(|raw| raw.slot);
     let mut rest = &writes.raw[..count];
     while let Some(first) = rest.first().map(|raw| raw.slot) {
         let place = tiers::place_of(mm.pool(), first);
