@@ -378,7 +378,7 @@ impl Batch {
                 run[len] = next;
                 len += 1;
             }
-            let written = tiers::write_run(mm, run[..len].iter().map(|at| self.content(*at)), first);
+            let written = tiers::write_run(mm, run[..len].iter().map(|at| Some(self.content(*at))), first);
             kill_point!("relocate-written");
             for &at in &run[..len] {
                 self.set(at, State::Loaded);

@@ -2,7 +2,7 @@
 //!
 //! ext4 holds a file's lock alone for a write that takes space, until everything under way is over, and shared for one that does not:
 //! without this, each small write to a new place held up all reads that faults wait for. Elsewhere nothing was found to gain.
-//! Which clusters have their space is noted in the pool, a bit each; holes (`discard`) and other files forget it.
+//! Which clusters have been asked for theirs is noted in the pool, a bit each; holes (`discard`) and other files forget it.
 //!
 //! # Safety
 //! Takes space in files of ours, of which no byte changes; a bit that is wrong makes a write slower and nothing else.
@@ -10,7 +10,7 @@
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_core::cluster::CLUSTER_SLOTS;
 
@@ -21,36 +21,21 @@ use crate::tiers;
 
 /// Where less is free, each write takes what it needs: the last of it is not to lie in clusters that others write to.
 const FREE_MIN: u64 = 64 << 20;
-/// Areas, a bit each, that have refused (full, or the file system can't): they are not asked again.
-static REFUSED: AtomicU32 = AtomicU32::new(0);
-
-/// The area at `index` has another file now, which has refused nothing.
-pub fn ask_again(index: usize) {
-    REFUSED.fetch_and(!(1 << index), Ordering::Relaxed);
-}
 
 /// Takes space for the clusters that `count` blocks from `block` on lie in, unless they have it.
 pub fn ahead(mm: &Mm, area: u8, block: u64, count: u64) {
     let index = usize::from(area);
-    let traits = mm.header().area[index].traits.load(Ordering::Relaxed);
-    if traits & trait_of::RESERVES == 0 || REFUSED.load(Ordering::Relaxed) & 1 << index != 0 {
+    if mm.header().area[index].traits.load(Ordering::Relaxed) & trait_of::RESERVES == 0 {
         return;
     }
     let first = u64::from(mm.pool().devices()[index].first_cluster);
     let [from, to] = [block, block + count - 1].map(|block| block / CLUSTER_SLOTS as u64);
     for cluster in from..=to {
         let bit = Bit::of(mm.pool(), first + cluster);
-        if bit.is_set() {
-            continue;
+        if !bit.is_set() && has_room(mm, area) {
+            reserve(mm, area, cluster);
+            bit.set();
         }
-        if !has_room(mm, area) {
-            return;
-        }
-        if !reserve(mm, area, cluster) {
-            REFUSED.fetch_or(1 << index, Ordering::Relaxed);
-            return;
-        }
-        bit.set();
     }
 }
 
@@ -68,8 +53,8 @@ fn has_room(mm: &Mm, area: u8) -> bool {
     free.is_ok_and(|stat| stat.f_bavail * stat.f_bsize as u64 >= FREE_MIN)
 }
 
-/// Takes space for a cluster of the area, counted from its first one; false if it refuses.
-fn reserve(mm: &Mm, area: u8, cluster: u64) -> bool {
+/// Takes space for a cluster of the area, counted from its first one. Where that is refused the writes there take theirs.
+fn reserve(mm: &Mm, area: u8, cluster: u64) {
     let blocks = mm.header().area[usize::from(area)].blocks.load(Ordering::Relaxed);
     let from = cluster * CLUSTER_SLOTS as u64;
     let to = (from + CLUSTER_SLOTS as u64).min(blocks);
@@ -77,7 +62,7 @@ fn reserve(mm: &Mm, area: u8, cluster: u64) -> bool {
     let mode = libc::FALLOC_FL_KEEP_SIZE as u64;
     let args = [file as u64, mode, offset, to.saturating_sub(from) * PAGE, 0, 0];
     // SAFETY: see the file's note.
-    unsafe { sys::call(libc::SYS_fallocate, args) }.is_ok()
+    let _ = unsafe { sys::call(libc::SYS_fallocate, args) };
 }
 
 /// A cluster's bit.

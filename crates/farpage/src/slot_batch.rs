@@ -87,18 +87,19 @@ impl SlotBatch {
 
     fn take(&mut self, mm: &Mm, of: Use, left: usize) -> Option<u32> {
         let (ahead, has_file) = (&mut self.ahead[of as usize], of.has_file());
-        if ahead.next == ahead.end {
-            let want = if slot_caches::are_on(mm) {
-                AHEAD
-            } else {
-                left.clamp(1, AHEAD)
-            };
-            let run = slot_caches::take_run(mm, has_file).or_else(|| alloc(mm, has_file, want))?;
-            *ahead = Ahead {
-                next: run.first,
-                end: run.first + run.count as u32,
-            };
+        if let Some(slot) = ahead.next() {
+            return Some(slot);
         }
+        let want = if slot_caches::are_on(mm) {
+            AHEAD
+        } else {
+            left.clamp(1, AHEAD)
+        };
+        let run = slot_caches::take_run(mm, has_file).or_else(|| alloc(mm, has_file, want))?;
+        *ahead = Ahead {
+            next: run.first,
+            end: run.first + run.count as u32,
+        };
         ahead.next()
     }
 

@@ -219,7 +219,9 @@ fn store_raw(mm: &Mm, writes: &mut Writes, count: usize) {
         };
         let len = (0..).zip(rest).take_while(follows).count();
         let (run, others) = rest.split_at(len);
-        let frames = run.iter().map(|raw| mm.frames.address(u64::from(raw.frame)));
+        let frames = run
+            .iter()
+            .map(|raw| Some(mm.frames.address(u64::from(raw.frame))));
         if tiers::write_listed(mm, frames, first, &mut writes.pieces) {
             kill_point!("store-written");
             for raw in run {

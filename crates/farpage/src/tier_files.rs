@@ -248,7 +248,6 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
             return Ok(());
         }
         discard::ask_again(index);
-        reserve::ask_again(index);
         return hold_pool(pool, number);
     }
     let wanted = (area.dev.load(Ordering::Relaxed), ino);
@@ -262,7 +261,6 @@ fn exchange(mm: &Mm, index: usize) -> Result<(), Errno> {
         return Err(Errno(libc::ESTALE));
     }
     discard::ask_again(index);
-    reserve::ask_again(index);
     sys::move_fd(opened, number, false)
 }
 

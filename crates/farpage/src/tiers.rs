@@ -443,51 +443,41 @@ pub fn count_blocks(mm: &Mm, slot: u32, blocks: u64) {
 /// Most pages of one write whose list is on the stack.
 pub const WRITE_MAX: usize = 64;
 
-/// Writes pages, by their addresses and at most [`WRITE_MAX`], to the blocks of the slots from `first` on, all of one area.
+/// Writes pages, by their addresses and at most [`WRITE_MAX`], to the blocks of the slots from `first` on, all of one area; `None` stands for a
+/// block of nobody's, which gets zeros.
 /// False if the area fails: it gets no more pages until nothing else has room.
-pub fn write_run(mm: &Mm, pages: impl Iterator<Item = u64>, first: u32) -> bool {
+pub fn write_run(mm: &Mm, pages: impl Iterator<Item = Option<u64>>, first: u32) -> bool {
     write_listed(mm, pages.take(WRITE_MAX), first, &mut [[0u64; 2]; WRITE_MAX])
 }
 
-/// The same with blocks of nobody's among them, which get zeros.
-pub fn write_with_gaps(mm: &Mm, pages: impl Iterator<Item = Option<u64>>, first: u32) -> bool {
-    let mut gaps = 0;
-    let pages = pages.take(WRITE_MAX).map(|page| {
-        gaps += u64::from(page.is_none());
-        page.unwrap_or_else(|| mm.frames.zeros())
-    });
-    let written = write_run(mm, pages, first);
-    let pages = &mm.header().counters[Counter::Pswpout as usize];
-    pages.fetch_sub(gaps * u64::from(written), Ordering::Relaxed);
-    written
-}
-
-/// As [`write_run`] for as many pages as the list of `pieces` has room for.
+/// The same for as many pages as the list of `pieces` has room for.
 pub fn write_listed(
     mm: &Mm,
-    pages: impl Iterator<Item = u64>,
+    pages: impl Iterator<Item = Option<u64>>,
     first: u32,
     pieces: &mut [sys::Piece],
 ) -> bool {
     let Some((area, block)) = place_of(mm.pool(), first) else {
         return false;
     };
-    let (mut used, mut count) = (0, 0);
+    let (mut used, mut count, mut gaps) = (0, 0, 0);
     for page in pages.take(pieces.len()) {
-        add_piece(pieces, &mut used, page, true);
+        gaps += u64::from(page.is_none());
+        add_piece(pieces, &mut used, page.unwrap_or_else(|| mm.frames.zeros()), true);
         count += 1;
     }
-    write_pieces(mm, (area, block), &mut pieces[..used], count)
+    write_pieces(mm, (area, block), &mut pieces[..used], count, gaps)
 }
 
 /// Writes `count` pages that lie in a row at `from` to the blocks of the slots from `first` on, all of one area, as one; as
 /// [`write_run`] else.
 pub fn write_row(mm: &Mm, from: u64, count: u64, first: u32) -> bool {
     place_of(mm.pool(), first)
-        .is_some_and(|place| write_pieces(mm, place, &mut [[from, count * PAGE]], count))
+        .is_some_and(|place| write_pieces(mm, place, &mut [[from, count * PAGE]], count, 0))
 }
 
-fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], count: u64) -> bool {
+/// Writes the pieces to `count` blocks, of which `gaps` hold no page.
+fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], count: u64, gaps: u64) -> bool {
     let bytes = count * PAGE;
     let (file, offset) = file_of(mm, (area, block));
     reserve::ahead(mm, area, block, count);
@@ -511,7 +501,7 @@ fn write_pieces(mm: &Mm, (area, block): (u8, u64), pieces: &mut [sys::Piece], co
         return false;
     }
     header.count(Counter::FileWrite, 1);
-    header.count(Counter::Pswpout, count);
+    header.count(Counter::Pswpout, count - gaps);
     header.count(Counter::FileWriteBytes, bytes);
     true
 }

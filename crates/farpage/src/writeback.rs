@@ -108,7 +108,7 @@ fn write_cluster(mm: &Mm, cluster: u32) -> Outcome {
         let addresses = seen[..count].iter().zip(&context.bounce).map(address);
         let writing_back = &mm.entry().writing_back;
         writing_back.fetch_add(count as i64, Ordering::Relaxed);
-        let is_written = tiers::write_with_gaps(mm, addresses, slot);
+        let is_written = tiers::write_run(mm, addresses, slot);
         writing_back.fetch_sub(count as i64, Ordering::Relaxed);
         if !is_written {
             outcome.again = true;
