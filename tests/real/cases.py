@@ -191,7 +191,7 @@ def _under_farpage(case, delivery, as_user, known, result, words):
     stats = directory / "stats.json"
     leftovers = Leftovers()
     argv = farpage_run(case.budget_mib, delivery, stats, words) + case.argv
-    limits = Limits(case.timeout_s, limit_mib(case.budget_mib, TINY_MIB), as_user)
+    limits = Limits(case.timeout_s, limit_mib(case.budget_mib, TINY_MIB) + case.kernel_mib, as_user)
     warm(case.argv)
     with Job(argv, limits, directory, env=case.env) as job:
         code = job.wait()

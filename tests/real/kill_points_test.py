@@ -320,6 +320,15 @@ def pauses_of_orphans(context):
     check(got.code == 0 and "ok vfork_outlives" in got.out, failures(got))
 
 
+@test("pauses-of-parents", per_delivery=True)
+def pauses_of_parents(context):
+    """A child has run another image to its end before its parent is back from the fork: the parent wrote its number into the entry of the
+    next child, which was given up for dead and stopped."""
+    env = {"FARPAGE_PAUSE_AT": "fork-returned:2:200000,fork-born:1:50000"}
+    got = context.budget_run(32, [program("spawnmany"), 40, 48], timeout_s=120, extra=["--eager"], binary=KILL_FARPAGE, env=env)
+    check(got.code == 0, failures(got))
+
+
 @test("held-pages", per_delivery=True)
 def held_pages(context):
     """Pages that an io_uring's registered buffers hold among others that come and go. This build moves every window with gaps by

@@ -22,7 +22,7 @@ use farpage_core::units::PAGE_SIZE;
 use crate::cow;
 use crate::mremap::turn;
 use crate::numbers;
-use crate::pool::{Pool, STATES_LEN, entry_state};
+use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state};
 use crate::puts;
 use crate::recount::{self, SUPERVISOR};
 use crate::sys;
@@ -106,13 +106,13 @@ pub fn give_up(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64, state: u32
         &entry.poor,
         &entry.kept,
         &entry.owed,
+        &entry.first,
         &entry.promised,
         &entry.apart,
     ] {
         word.store(0, Ordering::Relaxed);
     }
     entry.parent.store(0, Ordering::Relaxed);
-    entry.forking.store(0, Ordering::Relaxed);
     entry.active.store(0, Ordering::Relaxed);
     entry.wanted.store(0, Ordering::Relaxed);
     entry.area_epoch.store(0, Ordering::Relaxed);
@@ -120,13 +120,51 @@ pub fn give_up(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64, state: u32
     entry.execing.store(0, Ordering::Relaxed);
     entry.call_up.store(0, Ordering::Relaxed);
     entry.born_ns.store(0, Ordering::Relaxed);
-    entry.pid.store(0, Ordering::Relaxed);
-    entry.state.store(entry_state::FREE, Ordering::Release);
+    set_free(entry);
+}
+
+/// The last step. A child that execs may be here before its parent is back from the fork and writes its pid: that went into the entry of the
+/// parent's next child, which was given up when the first one ended, and stopped. So the parent has the last word then.
+fn set_free(entry: &ProcEntry) {
+    let forker = entry.forking.load(Ordering::SeqCst);
+    if forker == 0 {
+        entry.pid.store(0, Ordering::Relaxed);
+        entry.state.store(entry_state::FREE, Ordering::Release);
+        return;
+    }
+    entry.state.store(entry_state::left_to(forker), Ordering::SeqCst);
+    // One of the two sees what the other has done, or both do, and one frees it.
+    if entry.forking.load(Ordering::SeqCst) == 0 {
+        free_left(entry, forker);
+    }
+}
+
+/// Frees an entry that was left to `forker`, which has let it go or is gone.
+pub fn free_left(entry: &ProcEntry, forker: i32) {
+    let left = entry_state::left_to(forker);
+    if entry.state.load(Ordering::SeqCst) != left {
+        return;
+    }
+    let mine = entry_state::cleaned_by(numbers::own().unwrap_or_else(sys::getpid));
+    let claimed = entry
+        .state
+        .compare_exchange(left, mine, Ordering::SeqCst, Ordering::Relaxed);
+    if claimed.is_ok() {
+        entry.forking.store(0, Ordering::Relaxed);
+        entry.pid.store(0, Ordering::Relaxed);
+        entry.state.store(entry_state::FREE, Ordering::Release);
+    }
 }
 
 /// The entry `index` is being cleaned up after by a process that is gone: what it had not come to is done again.
 pub fn take_over(pool: &Pool, pool_fd: i32, index: usize, state: u32) {
     let entry = &pool.processes()[index];
+    // The parent may have cleaned up what it could not fork.
+    if let Some(gone) = entry_state::cleaner(state) {
+        let _ = entry
+            .forking
+            .compare_exchange(gone, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
     // It may have died between a word and the put of its slot.
     pool.header()
         .recount

@@ -97,7 +97,7 @@ pub fn grow(mm: &Mm, bytes: u64) {
 /// what it has mapped beyond what it had at most since the supervisor last set the limit: memory that was mapped and unmapped
 /// again and again was once taken off the limit each time, and a process that became active then swapped in an empty budget.
 pub(crate) fn promise(header: &Header, entry: &ProcEntry) {
-    let pages = (entry.committed.load(Ordering::SeqCst) as u64).div_ceil(PAGE) as i64;
+    let pages = entry.may_fill();
     let more = pages - entry.promised.fetch_max(pages, Ordering::SeqCst);
     if more > 0 {
         header.promises.fetch_add(more, Ordering::SeqCst);

@@ -118,6 +118,7 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
     child.active.store(1, Ordering::Release);
     kill_point!("fork-marked");
     if copy_states(mm, index, child).is_err() {
+        child.forking.store(0, Ordering::SeqCst);
         cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index, born_ns);
         return -(libc::ENOMEM as i64);
     }
@@ -152,8 +153,8 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
         },
         1.. => {
             kill_point!("fork-returned");
-            // The child may have lived and died by now. Its entry waits for this, so that the number is not written into
-            // that of another process (whose pages were then given up as those of a dead one).
+            // The child may have lived and died by now, or run another image. Its entry waits for this, so that the number is not
+            // written into that of another process (whose pages were then given up as those of a dead one).
             let number = numbers::of(pid as i32);
             if let Ok(number) = number {
                 let _ = child
@@ -161,7 +162,8 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
                     .compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
             }
             kill_point!("fork-known");
-            child.forking.store(0, Ordering::Release);
+            child.forking.store(0, Ordering::SeqCst);
+            cleanup::free_left(child, taker);
             if number == Err(Errno(libc::ESRCH)) {
                 // Dead and gone, maybe before it could name itself.
                 cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index, born_ns);
@@ -169,6 +171,7 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
             pid
         }
         _ => {
+            child.forking.store(0, Ordering::SeqCst);
             cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index, born_ns);
             pid
         }

@@ -4,8 +4,8 @@
 //! apart: whoever passes a point for the COUNT-th time sends itself SIGKILL, so each armed point kills one process and the
 //! tree goes on. `FARPAGE_KILL_SUPERVISOR_AT` does the same to the supervisor, whose passes are counted for themselves.
 //!
-//! `FARPAGE_PAUSE_AT=NAME:ONE_IN:MICROSECONDS` has threads sleep so long at one pass in so many of a point, or of `any`: what a
-//! busy machine does between two instructions now and then, often.
+//! `FARPAGE_PAUSE_AT=NAME:ONE_IN:MICROSECONDS,...` has threads sleep so long at one pass in so many of a point, or of `any`: what a
+//! busy machine does between two instructions now and then, often. At most two points.
 //!
 //! # Safety
 //! Reads the environment block the loader passes to constructors; sleeps.
@@ -68,34 +68,40 @@ struct Pauses {
     microseconds: u64,
 }
 
-static PAUSES: OnceLock<Pauses> = OnceLock::new();
+static PAUSES: [OnceLock<Pauses>; 2] = [const { OnceLock::new() }; 2];
 static PASSED: AtomicU64 = AtomicU64::new(0);
 
 /// Arms pauses.
 pub fn arm_pauses(value: &str) {
-    let mut words = value.split(':');
-    let name = words.next().unwrap_or_default();
-    let point = POINTS.iter().position(|point| *point == name);
-    let numbers = [(); 2].map(|()| words.next().and_then(|word| word.parse().ok()));
-    let ([Some(one_in), Some(microseconds)], true) = (numbers, point.is_some() || name == "any") else {
-        sys::die(&[
-            "farpage: FARPAGE_PAUSE_AT is not NAME:ONE_IN:MICROSECONDS: ",
-            value,
-        ]);
-    };
-    let _ = PAUSES.set(Pauses {
-        point,
-        one_in,
-        microseconds,
-    });
+    for (place, pauses) in PAUSES.iter().zip(value.split(',')) {
+        let Some(pauses) = pauses_of(pauses) else {
+            sys::die(&[
+                "farpage: FARPAGE_PAUSE_AT is not NAME:ONE_IN:MICROSECONDS: ",
+                value,
+            ]);
+        };
+        let _ = place.set(pauses);
+    }
     set_hook(pause);
 }
 
+fn pauses_of(text: &str) -> Option<Pauses> {
+    let mut words = text.split(':');
+    let name = words.next().unwrap_or_default();
+    let point = POINTS.iter().position(|point| *point == name);
+    let mut number = || words.next().and_then(|word| word.parse().ok());
+    let (one_in, microseconds) = (number()?, number()?);
+    (point.is_some() || name == "any").then_some(Pauses {
+        point,
+        one_in,
+        microseconds,
+    })
+}
+
 fn pause(point: usize) {
-    let Some(pauses) = PAUSES
-        .get()
-        .filter(|pauses| pauses.point.is_none_or(|at| at == point))
-    else {
+    let is_meant = |pauses: &&Pauses| pauses.point.is_none_or(|at| at == point);
+    let mut armed = PAUSES.iter().filter_map(OnceLock::get);
+    let Some(pauses) = armed.find(is_meant) else {
         return;
     };
     // Spread over the points that are passed one after the other: Knuth's multiplicative hash.

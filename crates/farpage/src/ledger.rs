@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering;
 pub mod living;
 
 use farpage_core::stats::Counter;
-use farpage_core::units::PAGE_SIZE;
 
 use crate::cleanup;
 use crate::compact;
 use crate::orphans::Orphans;
 use crate::overcommit::Overcommit;
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state};
+use crate::proc_dirs::anonymous_of;
 use crate::recount;
 use crate::sentinel;
 use crate::slot_batch;
@@ -262,6 +262,12 @@ impl Ledger {
                 && has_ended(cleaner)
             {
                 cleanup::take_over(&self.pool, self.pool_fd, index, state);
+                continue;
+            }
+            if let Some(forker) = entry_state::left_to_whom(state)
+                && has_ended(forker)
+            {
+                cleanup::free_left(entry, forker);
                 continue;
             }
             let taker = entry_state::taker(state);
@@ -515,10 +521,9 @@ fn promised(entry: &ProcEntry, seen: i64) -> i64 {
     if entry.active.load(Ordering::Relaxed) != 0 {
         return 0;
     }
-    let committed = || entry.committed.load(Ordering::SeqCst) / PAGE_SIZE as i64;
     // What is mapped from here on is taken off the limit by the process; what was mapped before is seen by the second look.
-    entry.promised.store(committed(), Ordering::SeqCst);
-    (committed() - seen.max(0)).max(0)
+    entry.promised.store(entry.may_fill(), Ordering::SeqCst);
+    (entry.may_fill() - seen.max(0)).max(0)
 }
 
 /// Pages that a process has beside managed ones and shares since a fork, all but the `counted` ones. A dormant one has
@@ -584,11 +589,7 @@ fn anon_pages(pid: i32) -> i64 {
     let Ok(statm) = living::of_memory(pid, "statm") else {
         return 0;
     };
-    let mut fields = statm
-        .split_ascii_whitespace()
-        .map(|f| f.parse::<i64>().unwrap_or(0));
-    let (resident, shared) = (fields.nth(1).unwrap_or(0), fields.next().unwrap_or(0));
-    (resident - shared).max(0)
+    anonymous_of(&statm)
 }
 
 fn own_pages() -> i64 {

@@ -1,3 +1,5 @@
+use farpage_core::units::PAGE_SIZE;
+
 use super::*;
 use crate::commit;
 use crate::cow;
@@ -42,6 +44,36 @@ fn an_entry_is_not_given_up_while_the_parent_is_in_fork() {
     ledger.tick();
     assert_eq!(entry.state.load(Ordering::Relaxed), entry_state::FREE);
     assert_eq!(entry.pid.load(Ordering::Relaxed), 0);
+}
+
+/// A child had run another image, and the entry was free, before its parent was back from the fork and wrote its pid: the parent's next child
+/// was given up for the first one's end, and stopped.
+#[test]
+fn an_entry_is_not_free_before_the_parent_is_back_from_fork() {
+    let mut ledger = tree();
+    let pool = *ledger.pool();
+    for parent in [sys::getpid(), dead_pid()] {
+        let index = take_entry(&pool, entry_state::LIVE).unwrap();
+        let entry = &pool.processes()[index];
+        entry.forking.store(parent, Ordering::Release);
+        let born_ns = entry.born_ns.load(Ordering::Relaxed);
+        cleanup::return_everything(&pool, ledger.pool_fd, index, born_ns);
+        let state = || entry.state.load(Ordering::Relaxed);
+        assert_eq!(entry_state::left_to_whom(state()), Some(parent));
+        assert!(!entry_state::is_occupied(state()) && entry_state::cleaner(state()).is_none());
+        entry.pid.store(dead_pid(), Ordering::Relaxed);
+        if parent == sys::getpid() {
+            ledger.tick();
+            assert_ne!(state(), entry_state::FREE, "the parent may be stopped in fork");
+            entry.forking.store(0, Ordering::SeqCst);
+            cleanup::free_left(entry, parent);
+        } else {
+            ledger.tick();
+        }
+        assert_eq!(state(), entry_state::FREE);
+        assert_eq!(entry.pid.load(Ordering::Relaxed), 0);
+        assert_eq!(entry.forking.load(Ordering::Relaxed), 0);
+    }
 }
 
 /// A child that borrowed its parent's memory was killed in fork when its parent had been cleaned up after: the entry stayed that of

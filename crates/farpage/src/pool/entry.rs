@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use farpage_core::kill_point;
+use farpage_core::units::PAGE_SIZE;
 
 use super::Header;
 use crate::steps::Steps;
@@ -40,7 +41,9 @@ pub struct ProcEntry {
     /// Pages beside managed ones that are mapped, whoever shares them.
     pub apart: AtomicI64,
     pub committed: AtomicI64,
-    /// The most pages of that since the supervisor last looked, which the limit leaves room for while the process is dormant.
+    /// Anonymous pages that it had when it joined, of the loader and its libraries: none of them is in `committed`.
+    pub first: AtomicI64,
+    /// The most of [`ProcEntry::may_fill`] since the supervisor last looked, which the limit leaves room for while the process is dormant.
     pub promised: AtomicI64,
     pub born_ns: AtomicU64,
     /// Pages that another process asks this one to bring in (see `remote`); 0: none.
@@ -65,6 +68,12 @@ impl ProcEntry {
         self.charged.fetch_add(pages, Ordering::Relaxed);
         kill_point!("charge-half");
         header.charged.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Pages that it has once all that it has mapped for writing is touched.
+    pub fn may_fill(&self) -> i64 {
+        self.first.load(Ordering::SeqCst)
+            + (self.committed.load(Ordering::SeqCst) as u64).div_ceil(PAGE_SIZE as u64) as i64
     }
 
     /// Charges up to `pages` of what is owed; how many. Charged first, so that a death in between leaves too much charged to this

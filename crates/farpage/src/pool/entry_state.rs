@@ -43,6 +43,22 @@ pub const fn taker(state: u32) -> Option<i32> {
     }
 }
 
+/// The state of an entry that is empty and becomes free once `pid`, who is still in the fork that made its process, lets it go.
+#[must_use]
+pub const fn left_to(pid: i32) -> u32 {
+    LIVE | (pid as u32) << 2
+}
+
+/// Who has to let it go, if it is empty and somebody has.
+#[must_use]
+pub const fn left_to_whom(state: u32) -> Option<i32> {
+    if state & 3 == LIVE && state != LIVE {
+        Some((state >> 2) as i32)
+    } else {
+        None
+    }
+}
+
 /// Whether it is somebody's, or is to be.
 #[must_use]
 pub const fn is_occupied(state: u32) -> bool {
