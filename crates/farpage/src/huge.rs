@@ -149,16 +149,23 @@ fn first_touch(mm: &Mm, page: u64) -> Filled {
     mm.header().count(Counter::PgfaultZero, arrived?);
     if is_whole {
         mm.places.note_whole();
-        walk.from(chunk).into_iter().for_each(|from| join(mm, from));
+        join_before(mm, chunk, walk);
     }
     (page - chunk < arrived?).then_some(Ok(Source::Zero))
 }
 
 /// The small pages that a walk has come over, the first ones of it, become one: through a place, so that nobody writes them meanwhile.
 fn join(mm: &Mm, chunk: u64) {
-    let resident = mm.chunk(chunk).load(Ordering::Relaxed) & RESIDENT_MASK;
-    let whole = i64::from(resident) == HUGE_PAGES && !cow::any_protected(mm, chunk);
-    if !whole || !is_allowed(mm, chunk) || is_huge(mm, chunk) {
+    let resident = || mm.chunk(chunk).load(Ordering::Relaxed) & RESIDENT_MASK;
+    if !is_allowed(mm, chunk) || resident() < huge::USED_AS_ONE {
+        return;
+    }
+    // Some may have been mapped and touched before the prefetch thread says so.
+    for page in (chunk..chunk + CHUNK_PAGES).filter(|page| mm.load(*page).is_locked()) {
+        mm.wait_unlocked(page);
+    }
+    let whole = i64::from(resident()) == HUGE_PAGES && !cow::any_protected(mm, chunk);
+    if !whole || is_huge(mm, chunk) {
         return;
     }
     // For the page that they become, beside them.
@@ -178,10 +185,10 @@ fn join(mm: &Mm, chunk: u64) {
     }
 }
 
-/// The chunk that a walk to this one came over becomes one again, if it came in small pages to see whether it is used as one: it was.
-fn join_measured(mm: &Mm, chunk: u64, walk: Walk) {
-    let measured = walk.from(chunk).filter(|from| is_measured(mm, *from));
-    measured.into_iter().for_each(|from| join(mm, from));
+/// The chunk that a walk to this one came over becomes one, if it came in small pages: as the first of the walk, or to see whether it is
+/// used as one. It was.
+fn join_before(mm: &Mm, chunk: u64, walk: Walk) {
+    walk.from(chunk).into_iter().for_each(|from| join(mm, from));
 }
 
 /// Pages of zeros that are in the chunk now; none if it was none.
@@ -234,7 +241,7 @@ fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
     }
     let walked = |walk: &Walk| walk.from(chunk).is_some_and(|from| !mm.places.came_lately(from));
     if let Some(walk) = ahead.filter(walked) {
-        join_measured(mm, chunk, walk);
+        join_before(mm, chunk, walk);
         ask_ahead(mm, chunk, walk, huge::ahead(header.limit.load(Ordering::Relaxed)));
     }
     (page - chunk < arrived).then_some(Ok(Source::Cached))
@@ -347,7 +354,7 @@ fn swap_in(mm: &Mm, page: u64) -> Filled {
     let source = bring_at_last(mm, chunk)?;
     mm.header().count(Counter::Pgmajfault, 1);
     if let Some(walk) = walk {
-        join_measured(mm, chunk, walk);
+        join_before(mm, chunk, walk);
         let most = huge::ahead(mm.header().limit.load(Ordering::Relaxed));
         (1..=most).for_each(|distance| ask_ahead(mm, chunk, walk, distance));
     }

@@ -21,7 +21,7 @@
 //!    it had only skipped pages that were there; half, if pages were gone again before they were touched.
 //! 5. **Crowd.** Whoever goes through memory page by page is on the course of every strided stream that leads through
 //!    it. Where streams of one thread and one step take turns and lead to more than half of the pages, they become one
-//!    sequence. (Columns walked one after the other are taken for that where each has an event or two in a set: the end
+//!    sequence; and where a running sequence of the thread expects a page too, the page is its. (Columns walked one after the other are taken for that where each has an event or two in a set: the end
 //!    of their matrix is read along.)
 //! 6. **Doubt.** A stream that has been silent for 16 events of its set per page of its window is stale: a
 //!    fault on its course is most likely there by chance, and begins again with a window of 2.
@@ -112,20 +112,27 @@ impl Streams {
         }
     }
 
-    /// A stream that misses anywhere but at its frontier is not on its course: what lies before was fetched.
+    /// A stream that misses anywhere but at its frontier is not on its course: what lies before was fetched. What the thread's own sequence is
+    /// to come to is no strided stream's, and though it was not fetched, or is gone.
     fn seek(&self, fault: &Fault<'_>, event: Event) -> Found {
         let tag = tag_of(fault.thread);
         let (mut found, mut nearest) = (Found::Stranger, REACH + 1);
+        let (mut on_course, mut in_sequence) = (None, false);
         for (place, stream) in self.near(Home::of(fault.page, tag)) {
             if stream.runs()
                 && let Some(steps) = stream.steps_to(fault.page)
-                && (steps == stream.frontier() || event == Event::Hit && steps < stream.frontier())
+                && steps <= stream.frontier()
             {
-                return if self.is_crowd(fault, stream) {
-                    Found::Crowd(stream)
-                } else {
-                    Found::OnCourse(place, stream, steps)
-                };
+                let is_own = stream.stride.unsigned_abs() == 1 && stream.tag == tag;
+                let leads = is_own && !stream.is_stale(stream.silence(self.turn(place)));
+                in_sequence |= leads;
+                if steps == stream.frontier() || event == Event::Hit {
+                    if leads {
+                        return Found::OnCourse(place, stream, steps);
+                    }
+                    on_course = on_course.or(Some((place, stream, steps)));
+                    continue;
+                }
             }
             if stream.tag != tag {
                 continue;
@@ -139,7 +146,11 @@ impl Streams {
                 (found, nearest) = (Found::Near(place, stream, delta), distance);
             }
         }
-        found
+        match on_course.filter(|_| !in_sequence) {
+            Some((_, stream, _)) if self.is_crowd(fault, stream) => Found::Crowd(stream),
+            Some((place, stream, steps)) => Found::OnCourse(place, stream, steps),
+            None => found,
+        }
     }
 
     /// Those of the stream's thread that run with its stride.

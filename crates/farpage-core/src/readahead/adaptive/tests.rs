@@ -162,6 +162,29 @@ fn walks_that_lead_to_every_page_become_a_sequence() {
     assert!(in_steps.count() < 8, "{strides:?}");
 }
 
+/// Of what was read ahead of a sequence each seventh page had gone for a while: its misses were taken for a walk in steps of seven, which lay on
+/// the way from then on. The longest windows brought a seventh of huge pages that would have come whole.
+#[test]
+fn a_sequence_goes_before_a_strided_stream_on_its_way() {
+    let streams = Streams::new();
+    let (mut there, mut seen, mut in_steps) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    for page in 2000..12_000 {
+        let window = if there.insert(page) {
+            Some(streams.miss(&fault(page, 1)))
+        } else if seen.contains(&page) || mix(page).is_multiple_of(64) {
+            streams.hit(&fault(page, 1))
+        } else {
+            None
+        };
+        if let Some(window) = window {
+            there.extend(window.places().filter(|page| *page > 2300 || page % 7 != 0));
+            seen.extend(window.marker);
+            in_steps.extend(Some((page, window.len)).filter(|_| window.stride == 7));
+        }
+    }
+    assert!(in_steps.iter().all(|(_, len)| *len <= 2), "{in_steps:?}");
+}
+
 #[test]
 fn pages_that_were_there_cost_no_window() {
     let streams = Streams::new();
