@@ -172,6 +172,9 @@ fn look_at_entries(pool: &Pool, there: &Presence<'_>, pages: &[Pages], look: &mu
             ));
             continue;
         }
+        if entry_state::left_to_whom(state).is_some() {
+            continue;
+        }
         look.report.processes += 1;
         if state == entry_state::LIVE && entry.active.load(Ordering::Relaxed) != 0 {
             for (what, off) in pages.differences(entry) {

@@ -80,13 +80,11 @@ pub fn give_up(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64, state: u32
     // What its children share with it stays in RAM, and is theirs alone from now on.
     for child in cow::children(pool.processes(), index as u16) {
         child.pay(header, i64::MAX);
-        // One that borrowed its memory may be in fork still, and will write the pid.
-        let number = entry.pid.load(Ordering::Relaxed);
-        let _ = child
-            .forking
-            .compare_exchange(number, 0, Ordering::Relaxed, Ordering::Relaxed);
         child.parent.store(0, Ordering::Relaxed);
     }
+    // A thread of it may have been in fork. (One that borrowed its memory may be still, and will write the pid.)
+    let number = entry.pid.load(Ordering::Relaxed);
+    pool.processes().iter().for_each(|other| let_go(other, number));
     cow::hand_on(pool, index as u16);
     let charged = entry.charged.swap(0, Ordering::Relaxed);
     // What it shared is others' now, and not charged to them everywhere: no room before the supervisor has looked.
@@ -139,20 +137,38 @@ fn set_free(entry: &ProcEntry) {
     }
 }
 
-/// Frees an entry that was left to `forker`, which has let it go or is gone.
-pub fn free_left(entry: &ProcEntry, forker: i32) {
-    let left = entry_state::left_to(forker);
-    if entry.state.load(Ordering::SeqCst) != left {
+/// `forker` is in the fork that made this entry's process no more, if it ever was, or is gone.
+pub fn let_go(entry: &ProcEntry, forker: i32) {
+    if forker == 0 {
         return;
     }
-    let mine = entry_state::cleaned_by(numbers::own().unwrap_or_else(sys::getpid));
-    let claimed = entry
-        .state
-        .compare_exchange(left, mine, Ordering::SeqCst, Ordering::Relaxed);
-    if claimed.is_ok() {
-        entry.forking.store(0, Ordering::Relaxed);
-        entry.pid.store(0, Ordering::Relaxed);
-        entry.state.store(entry_state::FREE, Ordering::Release);
+    if entry.forking.load(Ordering::SeqCst) == forker {
+        let _ = entry
+            .forking
+            .compare_exchange(forker, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+    free_left(entry, forker);
+}
+
+/// Frees an entry that was left to `forker`, unless that is in a fork by now that has made the entry's next life, left to it too.
+fn free_left(entry: &ProcEntry, forker: i32) {
+    let left = entry_state::left_to(forker);
+    let claim = || {
+        let mine = entry_state::cleaned_by(numbers::own().unwrap_or_else(sys::getpid));
+        entry
+            .state
+            .compare_exchange(left, mine, Ordering::SeqCst, Ordering::Relaxed)
+    };
+    while entry.state.load(Ordering::SeqCst) == left && claim().is_ok() {
+        if entry.forking.load(Ordering::SeqCst) == 0 {
+            entry.pid.store(0, Ordering::Relaxed);
+            entry.state.store(entry_state::FREE, Ordering::Release);
+            return;
+        }
+        entry.state.store(left, Ordering::SeqCst);
+        if entry.forking.load(Ordering::SeqCst) != 0 {
+            return;
+        }
     }
 }
 

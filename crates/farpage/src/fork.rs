@@ -162,8 +162,7 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
                     .compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
             }
             kill_point!("fork-known");
-            child.forking.store(0, Ordering::SeqCst);
-            cleanup::free_left(child, taker);
+            cleanup::let_go(child, taker);
             if number == Err(Errno(libc::ESRCH)) {
                 // Dead and gone, maybe before it could name itself.
                 cleanup::return_everything(mm.pool(), mm.fd(fd::POOL), index, born_ns);

@@ -157,15 +157,19 @@ fn first_touch(mm: &Mm, page: u64) -> Filled {
 /// The small pages that a walk has come over, the first ones of it, become one: through a place, so that nobody writes them meanwhile.
 fn join(mm: &Mm, chunk: u64) {
     let resident = || mm.chunk(chunk).load(Ordering::Relaxed) & RESIDENT_MASK;
-    if !is_allowed(mm, chunk) || resident() < huge::USED_AS_ONE {
+    if !is_allowed(mm, chunk) || resident() < huge::USED_AS_ONE || is_huge(mm, chunk) {
         return;
     }
     // Some may have been mapped and touched before the prefetch thread says so.
-    for page in (chunk..chunk + CHUNK_PAGES).filter(|page| mm.load(*page).is_locked()) {
-        mm.wait_unlocked(page);
-    }
-    let whole = i64::from(resident()) == HUGE_PAGES && !cow::any_protected(mm, chunk);
-    if !whole || is_huge(mm, chunk) {
+    let is_free = |page: u64| {
+        if mm.load(page).is_locked() {
+            mm.wait_unlocked(page);
+        }
+        let seen = mm.load(page);
+        !seen.is_locked() && seen.pins() == 0
+    };
+    let all_free = (chunk..chunk + CHUNK_PAGES).all(is_free);
+    if !all_free || i64::from(resident()) != HUGE_PAGES || cow::any_protected(mm, chunk) {
         return;
     }
     // For the page that they become, beside them.
@@ -241,8 +245,8 @@ fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
     }
     let walked = |walk: &Walk| walk.from(chunk).is_some_and(|from| !mm.places.came_lately(from));
     if let Some(walk) = ahead.filter(walked) {
-        join_before(mm, chunk, walk);
         ask_ahead(mm, chunk, walk, huge::ahead(header.limit.load(Ordering::Relaxed)));
+        join_before(mm, chunk, walk);
     }
     (page - chunk < arrived).then_some(Ok(Source::Cached))
 }
@@ -354,9 +358,9 @@ fn swap_in(mm: &Mm, page: u64) -> Filled {
     let source = bring_at_last(mm, chunk)?;
     mm.header().count(Counter::Pgmajfault, 1);
     if let Some(walk) = walk {
-        join_before(mm, chunk, walk);
         let most = huge::ahead(mm.header().limit.load(Ordering::Relaxed));
         (1..=most).for_each(|distance| ask_ahead(mm, chunk, walk, distance));
+        join_before(mm, chunk, walk);
     }
     (mm.load(page).kind() == Kind::Resident).then_some(Ok(source))
 }

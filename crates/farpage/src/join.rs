@@ -134,10 +134,6 @@ fn own_entry(pool: &Pool, pool_fd: i32) -> Option<usize> {
         let born_ns = pool.processes()[old].born_ns.load(Ordering::Relaxed);
         cleanup::return_everything(pool, pool_fd, old, born_ns);
     }
-    // Of a thread that was in fork when another one called exec.
-    for entry in pool.processes() {
-        cleanup::free_left(entry, pid);
-    }
     let index = fork::take_entry(pool, entry_state::taken_by(pid))?;
     let entry = &pool.processes()[index];
     kill_point!("join-entry");

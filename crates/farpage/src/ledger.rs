@@ -267,7 +267,7 @@ impl Ledger {
             if let Some(forker) = entry_state::left_to_whom(state)
                 && has_ended(forker)
             {
-                cleanup::free_left(entry, forker);
+                cleanup::let_go(entry, forker);
                 continue;
             }
             let taker = entry_state::taker(state);

@@ -58,7 +58,8 @@ fn missed(entry: &ProcEntry, supervisor_ended: bool) -> Option<i32> {
         entry.state.load(Ordering::Acquire),
         entry.pid.load(Ordering::Relaxed),
     );
-    let who = match (entry_state::cleaner(state), entry_state::taker(state)) {
+    let cleaner = entry_state::cleaner(state).or(entry_state::left_to_whom(state));
+    let who = match (cleaner, entry_state::taker(state)) {
         (Some(cleaner), _) => cleaner,
         // The supervisor gives it up in its time.
         (_, Some(taker)) if pid == 0 => {

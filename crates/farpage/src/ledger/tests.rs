@@ -65,8 +65,7 @@ fn an_entry_is_not_free_before_the_parent_is_back_from_fork() {
         if parent == sys::getpid() {
             ledger.tick();
             assert_ne!(state(), entry_state::FREE, "the parent may be stopped in fork");
-            entry.forking.store(0, Ordering::SeqCst);
-            cleanup::free_left(entry, parent);
+            cleanup::let_go(entry, parent);
         } else {
             ledger.tick();
         }
@@ -74,6 +73,35 @@ fn an_entry_is_not_free_before_the_parent_is_back_from_fork() {
         assert_eq!(entry.pid.load(Ordering::Relaxed), 0);
         assert_eq!(entry.forking.load(Ordering::Relaxed), 0);
     }
+}
+
+/// A thread was in fork, and the child had run another image, when another thread called exec: nobody comes back from that fork.
+#[test]
+fn an_entry_left_to_an_image_that_is_gone_is_freed_with_it() {
+    let ledger = tree();
+    let pool = *ledger.pool();
+    let take = || take_entry(&pool, entry_state::LIVE).unwrap();
+    let (parent, child, other) = (take(), take(), take());
+    let entry = |index: usize| &pool.processes()[index];
+    let end = |index: usize| {
+        let born_ns = entry(index).born_ns.load(Ordering::Relaxed);
+        cleanup::return_everything(&pool, ledger.pool_fd, index, born_ns);
+    };
+    let own = sys::getpid();
+    entry(parent).pid.store(own, Ordering::Relaxed);
+    for (left, forker) in [(child, own), (other, own + 1)] {
+        entry(left).forking.store(forker, Ordering::Relaxed);
+        end(left);
+    }
+    end(parent);
+    let state = |index: usize| entry(index).state.load(Ordering::Relaxed);
+    assert_eq!(state(child), entry_state::FREE);
+    assert_eq!(entry_state::left_to_whom(state(other)), Some(own + 1));
+    // Nobody else lets it go.
+    cleanup::let_go(entry(other), own);
+    assert_eq!(entry_state::left_to_whom(state(other)), Some(own + 1));
+    cleanup::let_go(entry(other), own + 1);
+    assert_eq!(state(other), entry_state::FREE);
 }
 
 /// A child that borrowed its parent's memory was killed in fork when its parent had been cleaned up after: the entry stayed that of

@@ -72,8 +72,8 @@ impl ProcEntry {
 
     /// Pages that it has once all that it has mapped for writing is touched.
     pub fn may_fill(&self) -> i64 {
-        self.first.load(Ordering::SeqCst)
-            + (self.committed.load(Ordering::SeqCst) as u64).div_ceil(PAGE_SIZE as u64) as i64
+        let committed = self.committed.load(Ordering::SeqCst).max(0) as u64;
+        self.first.load(Ordering::SeqCst) + committed.div_ceil(PAGE_SIZE as u64) as i64
     }
 
     /// Charges up to `pages` of what is owed; how many. Charged first, so that a death in between leaves too much charged to this

@@ -21,8 +21,8 @@
 //!    it had only skipped pages that were there; half, if pages were gone again before they were touched.
 //! 5. **Crowd.** Whoever goes through memory page by page is on the course of every strided stream that leads through
 //!    it. Where streams of one thread and one step take turns and lead to more than half of the pages, they become one
-//!    sequence; and where a running sequence of the thread expects a page too, the page is its. (Columns walked one after the other are taken for that where each has an event or two in a set: the end
-//!    of their matrix is read along.)
+//!    sequence. (Columns walked one after the other are taken for that where each has an event or two in a set: the end
+//!    of their matrix is read along.) What a sequence of the thread is to come to is not theirs either.
 //! 6. **Doubt.** A stream that has been silent for 16 events of its set per page of its window is stale: a
 //!    fault on its course is most likely there by chance, and begins again with a window of 2.
 //!
@@ -113,7 +113,7 @@ impl Streams {
     }
 
     /// A stream that misses anywhere but at its frontier is not on its course: what lies before was fetched. What the thread's own sequence is
-    /// to come to is no strided stream's, and though it was not fetched, or is gone.
+    /// to come to is no short-stepped stream's, even if it has gone again.
     fn seek(&self, fault: &Fault<'_>, event: Event) -> Found {
         let tag = tag_of(fault.thread);
         let (mut found, mut nearest) = (Found::Stranger, REACH + 1);
@@ -124,11 +124,11 @@ impl Streams {
                 && steps <= stream.frontier()
             {
                 let is_own = stream.stride.unsigned_abs() == 1 && stream.tag == tag;
-                let leads = is_own && !stream.is_stale(stream.silence(self.turn(place)));
+                let leads = is_own && stream.silence(self.turn(place)) <= TURNS_MAX;
                 in_sequence |= leads;
                 if steps == stream.frontier() || event == Event::Hit {
-                    if leads {
-                        return Found::OnCourse(place, stream, steps);
+                    if leads || on_course.is_none() && !is_crowdable(stream) {
+                        return self.on_course(fault, (place, stream), steps);
                     }
                     on_course = on_course.or(Some((place, stream, steps)));
                     continue;
@@ -146,10 +146,17 @@ impl Streams {
                 (found, nearest) = (Found::Near(place, stream, delta), distance);
             }
         }
-        match on_course.filter(|_| !in_sequence) {
-            Some((_, stream, _)) if self.is_crowd(fault, stream) => Found::Crowd(stream),
-            Some((place, stream, steps)) => Found::OnCourse(place, stream, steps),
-            None => found,
+        match on_course {
+            Some((place, stream, steps)) if !in_sequence => self.on_course(fault, (place, stream), steps),
+            _ => found,
+        }
+    }
+
+    fn on_course(&self, fault: &Fault<'_>, (place, stream): (Place, Stream), steps: u64) -> Found {
+        if self.is_crowd(fault, stream) {
+            Found::Crowd(stream)
+        } else {
+            Found::OnCourse(place, stream, steps)
         }
     }
 
@@ -162,10 +169,10 @@ impl Streams {
     /// Whether streams like this one, each of other pages, lead to more than half of the pages where `fault` is. They take turns, where
     /// those of one column after the other are silent while the next is walked.
     fn is_crowd(&self, fault: &Fault<'_>, one: Stream) -> bool {
-        let stride = u64::from(one.stride.unsigned_abs());
-        if !(2..=CROWD_STRIDE_MAX).contains(&stride) {
+        if !is_crowdable(one) {
             return false;
         }
+        let stride = u64::from(one.stride.unsigned_abs());
         let mut phases = 0u32;
         for (place, stream) in self.alike(fault.page, one) {
             let passed = (fault.page < stream.page) == (stream.stride > 0);
@@ -267,6 +274,11 @@ impl Streams {
         }
         None
     }
+}
+
+/// Whether a stream's step is so short that it may be a sequence's in truth.
+fn is_crowdable(stream: Stream) -> bool {
+    (2..=CROWD_STRIDE_MAX).contains(&u64::from(stream.stride.unsigned_abs()))
 }
 
 /// log2 of the greatest window that the fault and the stride allow; a greatest window that is no power of two
