@@ -134,55 +134,45 @@ fn pages_gone_before_their_touch_halve_the_window() {
     assert_eq!(miss(&streams, 2064).1, 1, "the old stream is forgotten");
 }
 
-/// A thread walks through memory in steps of seven pages, seven times, and then page by page: it is on the course of all seven walks. They went on
-/// from hit to hit, and a sequence was fetched in windows of single pages.
-#[test]
-fn walks_that_lead_to_every_page_become_a_sequence() {
+/// What a thread that touches `pages` has fetched for it: where, and which windows, of which the pages come that `stays` is true for. Of
+/// what is there only markers and a sample are seen to be touched.
+fn opened(pages: impl Iterator<Item = u64>, stays: impl Fn(u64) -> bool) -> Vec<(u64, Window)> {
     let streams = Streams::new();
-    let (mut there, mut seen, mut strides) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-    let walks = (2000..2007).flat_map(|first| (0..40).map(move |step| first + 7 * step));
-    for page in walks.chain(2280..12_000) {
+    let (mut there, mut seen, mut opened) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    for page in pages {
         let window = if there.insert(page) {
             Some(streams.miss(&fault(page, 1)))
         } else if seen.contains(&page) || mix(page).is_multiple_of(64) {
-            // Of what is there only markers and a sample are seen to be touched.
             streams.hit(&fault(page, 1))
         } else {
             None
         };
         if let Some(window) = window {
-            there.extend(window.places());
+            there.extend(window.places().filter(|page| stays(*page)));
             seen.extend(window.marker);
-            strides.push((page, window.stride));
+            opened.push((page, window));
         }
     }
-    let in_steps = strides
-        .iter()
-        .filter(|(page, stride)| *page >= 2280 && *stride != 1);
-    assert!(in_steps.count() < 8, "{strides:?}");
+    opened
+}
+
+/// A thread walks through memory in steps of seven pages, seven times, and then page by page: it is on the course of all seven walks. They went on
+/// from hit to hit, and a sequence was fetched in windows of single pages.
+#[test]
+fn walks_that_lead_to_every_page_become_a_sequence() {
+    let walks = (2000..2007).flat_map(|first| (0..40).map(move |step| first + 7 * step));
+    let opened = opened(walks.chain(2280..12_000), |_| true);
+    let is_in_steps = |(page, window): &&(u64, Window)| *page >= 2280 && window.stride != 1;
+    assert!(opened.iter().filter(is_in_steps).count() < 8, "{opened:?}");
 }
 
 /// Of what was read ahead of a sequence each seventh page had gone for a while: its misses were taken for a walk in steps of seven, which lay on
 /// the way from then on. The longest windows brought a seventh of huge pages that would have come whole.
 #[test]
 fn a_sequence_goes_before_a_strided_stream_on_its_way() {
-    let streams = Streams::new();
-    let (mut there, mut seen, mut in_steps) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-    for page in 2000..12_000 {
-        let window = if there.insert(page) {
-            Some(streams.miss(&fault(page, 1)))
-        } else if seen.contains(&page) || mix(page).is_multiple_of(64) {
-            streams.hit(&fault(page, 1))
-        } else {
-            None
-        };
-        if let Some(window) = window {
-            there.extend(window.places().filter(|page| *page > 2300 || page % 7 != 0));
-            seen.extend(window.marker);
-            in_steps.extend(Some((page, window.len)).filter(|_| window.stride == 7));
-        }
-    }
-    assert!(in_steps.iter().all(|(_, len)| *len <= 2), "{in_steps:?}");
+    let opened = opened(2000..12_000, |page| page > 2300 || page % 7 != 0);
+    let mut in_steps = opened.iter().filter(|(_, window)| window.stride == 7);
+    assert!(in_steps.all(|(_, window)| window.len <= 2), "{opened:?}");
 }
 
 #[test]
