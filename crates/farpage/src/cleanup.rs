@@ -177,9 +177,7 @@ pub fn take_over(pool: &Pool, pool_fd: i32, index: usize, state: u32) {
     let entry = &pool.processes()[index];
     // The parent may have cleaned up what it could not fork.
     if let Some(gone) = entry_state::cleaner(state) {
-        let _ = entry
-            .forking
-            .compare_exchange(gone, 0, Ordering::Relaxed, Ordering::Relaxed);
+        let_go(entry, gone);
     }
     // It may have died between a word and the put of its slot.
     pool.header()

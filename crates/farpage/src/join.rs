@@ -15,7 +15,7 @@ use crate::commit;
 use crate::errand;
 use crate::fork;
 use crate::huge_advice;
-use crate::maps::each_mapping;
+use crate::maps::{anonymous_pages, each_mapping};
 use crate::mem::{closed, managed_pages};
 use crate::mm::{self, Mm, fd, mode};
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state, flag};
@@ -93,7 +93,7 @@ pub unsafe fn join(environment: *const *const libc::c_char) {
     let index = own_entry(&pool, pool_fd).unwrap_or(MAX_PROCESSES);
     if let Some(entry) = pool.processes().get(index) {
         // Not seen by the supervisor for a while yet: of five short children that was 3 MiB more than a budget of 64.
-        entry.first.store(proc_dirs::anonymous_pages(), Ordering::SeqCst);
+        entry.first.store(anonymous_pages(), Ordering::SeqCst);
         commit::promise(pool.header(), entry);
     }
     if mm::init(pool, index as u32).is_err() {

@@ -14,10 +14,10 @@ use farpage_core::stats::Counter;
 
 use crate::cleanup;
 use crate::compact;
+use crate::maps::anonymous_of;
 use crate::orphans::Orphans;
 use crate::overcommit::Overcommit;
 use crate::pool::{MAX_PROCESSES, Pool, ProcEntry, entry_state};
-use crate::proc_dirs::anonymous_of;
 use crate::recount;
 use crate::sentinel;
 use crate::slot_batch;
@@ -278,9 +278,7 @@ impl Ledger {
             let unborn = entry.pid.load(Ordering::Relaxed) == 0;
             if forker != 0 && has_ended(forker) {
                 // A borrower, say, whose parent was cleaned up after before it had begun.
-                let _ = entry
-                    .forking
-                    .compare_exchange(forker, 0, Ordering::Relaxed, Ordering::Relaxed);
+                cleanup::let_go(entry, forker);
             } else if forker != 0 {
                 // However long the parent takes (it may be stopped).
                 self.live += 1;

@@ -1,4 +1,4 @@
-//! This process's maps and smaps in /proc without allocation, for the rare moments when only the kernel knows.
+//! This process's maps, smaps and statm in /proc without allocation, for the rare moments when only the kernel knows.
 //!
 //! # Safety
 //! Reads a file into a buffer on the stack.
@@ -72,6 +72,27 @@ fn flags(line: &[u8]) -> Said {
         wiped: has(b"wf"),
         locked: has(b"lo"),
     }
+}
+
+/// Anonymous pages that this process has in RAM, 0 if that can't be read.
+#[must_use]
+pub fn anonymous_pages() -> i64 {
+    let mut pages = 0;
+    let read = each_line(c"/proc/thread-self/statm", &mut |line| {
+        pages = anonymous_of(core::str::from_utf8(line).unwrap_or_default());
+        Ok(())
+    });
+    read.map_or(0, |()| pages)
+}
+
+/// Of a line of /proc/PID/statm: resident less shared pages (of files and shared memory), its second and third figure.
+#[must_use]
+pub fn anonymous_of(statm: &str) -> i64 {
+    let mut fields = statm
+        .split_ascii_whitespace()
+        .map(|field| field.parse::<i64>().unwrap_or(0));
+    let (resident, shared) = (fields.nth(1).unwrap_or(0), fields.next().unwrap_or(0));
+    (resident - shared).max(0)
 }
 
 fn each_line(path: &CStr, f: &mut impl FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Errno> {

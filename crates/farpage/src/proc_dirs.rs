@@ -59,30 +59,6 @@ fn dumpable(what: i32, value: u64) -> i64 {
     unsafe { sys::raw(libc::SYS_prctl, [what as u64, value, 0, 0, 0, 0]) }
 }
 
-/// Anonymous pages that this process has in RAM, 0 if that can't be read.
-pub fn anonymous_pages() -> i64 {
-    let mut text = [0u8; 128];
-    let Ok(file) = open(c"/proc/thread-self/statm", libc::O_RDONLY) else {
-        return 0;
-    };
-    let args = [file as u64, text.as_mut_ptr() as u64, text.len() as u64, 0, 0, 0];
-    // SAFETY: a buffer of ours.
-    let got = unsafe { sys::call(libc::SYS_read, args) };
-    sys::close(file);
-    let text = &text[..got.map_or(0, |length| length as usize)];
-    anonymous_of(core::str::from_utf8(text).unwrap_or_default())
-}
-
-/// Of a line of /proc/PID/statm: resident less shared pages (of files and shared memory), its second and third figure.
-#[must_use]
-pub fn anonymous_of(statm: &str) -> i64 {
-    let mut fields = statm
-        .split_ascii_whitespace()
-        .map(|field| field.parse::<i64>().unwrap_or(0));
-    let (resident, shared) = (fields.nth(1).unwrap_or(0), fields.next().unwrap_or(0));
-    (resident - shared).max(0)
-}
-
 /// Calls `f` with the directory and each name in it.
 pub fn each_entry(path: &CStr, mut f: impl FnMut(i32, &[u8])) -> Result<(), Errno> {
     let directory = open(path, libc::O_RDONLY | libc::O_DIRECTORY)?;
