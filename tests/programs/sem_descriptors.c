@@ -144,7 +144,8 @@ static void append(void *path)
 	free(record);
 }
 
-/* One write is one step for who writes beside it; pieces of a long one were mixed with those of others. */
+/* One write is one step for who writes beside it; pieces of a long one were mixed with those of others. So they were again where children had
+ * just ended, after limits(): until the supervisor came next to nothing could be pinned. */
 static void appended(void)
 {
 	char path[] = "/tmp/sem_descriptors.XXXXXX";

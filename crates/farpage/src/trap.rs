@@ -306,8 +306,15 @@ pub fn perform(nr: i64, args: [u64; 6]) -> i64 {
 
 /// [`perform`] without a look at what the call means: pins what it may touch.
 pub fn perform_whole(nr: i64, args: [u64; 6]) -> i64 {
+    perform_piece(nr, args, 0)
+}
+
+/// [`perform_whole`] of a call whose buffers were found short enough: these pages are pinned whatever the limit has become since.
+fn perform_piece(nr: i64, args: [u64; 6], pages: u64) -> i64 {
     let mm = mm();
-    let mut pins = Pins::of_call(mm, nr, &args);
+    let mut pins = Pins::new();
+    pins.least = pages;
+    pins.add_call(mm, nr, &args);
     let result = issue(nr, args);
     if !(syscalls::keeps(nr as usize, &args) && result >= 0) {
         pins.release(mm);
@@ -342,6 +349,8 @@ pub struct Pins {
     far: u64,
     far_len: usize,
     pinned: u64,
+    /// Pages that may be pinned in any case.
+    least: u64,
     /// The range pinned last.
     last: (u64, u64),
     errand: Option<Errand>,
@@ -364,6 +373,7 @@ impl Pins {
             far: 0,
             far_len: 0,
             pinned: 0,
+            least: 0,
             last: (0, 0),
             errand: None,
         }
@@ -372,11 +382,15 @@ impl Pins {
     /// All that a call may touch.
     pub fn of_call(mm: &Mm, nr: i64, args: &[u64; 6]) -> Pins {
         let mut pins = Pins::new();
+        pins.add_call(mm, nr, args);
+        pins
+    }
+
+    fn add_call(&mut self, mm: &Mm, nr: i64, args: &[u64; 6]) {
         let mut read = read_word;
         syscalls::ranges(nr as usize, args, &mut read, &mut |start, len| {
-            pins.add(mm, start, len)
+            self.add(mm, start, len)
         });
-        pins
     }
 
     /// Faults in and pins the managed pages of a range; pages that do not exist are the kernel's to complain about. A
@@ -428,7 +442,7 @@ impl Pins {
     /// buffer beyond that belongs to a call that can't be split (a datagram) and that does not use all of it.
     fn room(&self, mm: &Mm) -> u64 {
         let most = (mm.header().limit.load(Ordering::Relaxed) / 2).max(512) as u64;
-        most.saturating_sub(self.pinned)
+        most.max(self.least).saturating_sub(self.pinned)
     }
 
     fn note(&mut self, lo: u64, hi: u64) {

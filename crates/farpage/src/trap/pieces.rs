@@ -4,23 +4,34 @@
 //! Calls are made with the program's own arguments, on parts of the buffers that it named.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicI64, Ordering};
 
 use crate::mm::{Mm, PAGE, mm};
 use crate::pool::is_managed;
 use crate::sys;
 use crate::syscalls::Chunk;
-use crate::trap::{issue, perform_whole, read_user, write_user};
+use crate::trap::{issue, perform_piece, read_user, write_user};
 
 /// Longest buffer that is pinned as a whole: an eighth of the limit, 256 KiB to 8 MiB.
 fn piece_bytes(mm: &Mm) -> u64 {
-    (mm.header().limit.load(Ordering::Relaxed) / 8).clamp(64, 2048) as u64 * PAGE
+    eighth(&mm.header().limit)
 }
 
 /// The same of what the kernel does as one step: to a file at its own position, where others write and read beside it. (Three processes
-/// that appended records of 1 MiB had a third of them mixed.) A quarter of the limit.
+/// that appended records of 1 MiB had a third of them mixed.) A quarter of the limit, and never less than the eighth of the budget: the
+/// limit may be next to nothing for a moment. (So it was after the end of a process, and of those records one in ten was mixed again.)
 fn step_bytes(mm: &Mm) -> u64 {
-    piece_bytes(mm).max(mm.header().limit.load(Ordering::Relaxed) as u64 / 4 * PAGE)
+    let quarter = mm.header().limit.load(Ordering::Relaxed) as u64 / 4 * PAGE;
+    quarter.max(eighth(&mm.header().budget))
+}
+
+fn eighth(pages: &AtomicI64) -> u64 {
+    (pages.load(Ordering::Relaxed) / 8).clamp(64, 2048) as u64 * PAGE
+}
+
+/// The pages of a piece of `bytes` in `buffers`, which need not be aligned, beside what else the call names.
+fn pages_of(bytes: u64, buffers: u64) -> u64 {
+    bytes / PAGE + 2 * (buffers + 1)
 }
 
 /// How much is pinned at first of a read that has to wait for its data: threads that wait so would keep all of their buffers in RAM, most of
@@ -63,7 +74,7 @@ fn is_refused(nr: i64, bytes: u64) -> bool {
     is_of_files && i64::try_from(bytes).is_err()
 }
 
-/// Does a transfer with a long managed buffer in pieces; `None` if it need not or can't be split.
+/// Does a transfer with a long managed buffer in pieces, if need be; `None` if it is short or can't be split.
 pub fn in_pieces(nr: i64, args: [u64; 6], chunk: Chunk) -> Option<i64> {
     let most = piece_bytes(mm());
     match chunk {
@@ -84,9 +95,6 @@ pub fn in_pieces(nr: i64, args: [u64; 6], chunk: Chunk) -> Option<i64> {
             } else {
                 most
             };
-            if bytes <= most {
-                return None;
-            }
             Some(transfer(Pieces {
                 nr,
                 args,
@@ -138,7 +146,7 @@ fn transfer(pieces: Pieces) -> i64 {
         if done > 0 && takes_what_is_there {
             args[3] |= libc::MSG_DONTWAIT as u64;
         }
-        let result = perform_whole(pieces.nr, args);
+        let result = perform_piece(pieces.nr, args, pages_of(len, 1));
         if result < 0 {
             return if done > 0 { done as i64 } else { result };
         }
@@ -304,10 +312,13 @@ fn vector(
     let most = if reads && waits(nr, args) {
         least
     } else if is_long(array, entries, most) {
-        longest_whole(nr, args, offset).filter(|most| is_long(array, entries, *most))?
+        longest_whole(nr, args, offset)?
     } else {
-        return None;
+        most
     };
+    if !is_long(array, entries, most) {
+        return Some(perform_piece(nr, args, pages_of(most, entries)));
+    }
     let once = reads && ends_with_piece(nr, args);
     let (mut left, mut part, mut done) = (Left::of(array, entries), [[0; 2]; PART], 0u64);
     loop {
@@ -325,7 +336,7 @@ fn vector(
         {
             one[usize::from(offset)] += done;
         }
-        let result = perform_whole(nr, one);
+        let result = perform_piece(nr, one, pages_of(bytes, len as u64));
         if result < 0 {
             return Some(if done > 0 { done as i64 } else { result });
         }
@@ -353,9 +364,10 @@ pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
     let least = WAITING.min(most);
     let waits = !wait && is_long(asked.iov, asked.count, least) && !readable_now(args[0]);
     let most = if waits { least } else { most };
-    if !is_long(asked.iov, asked.count, most) || splittable(nr, args).is_none() {
-        return None;
+    if !is_long(asked.iov, asked.count, most) {
+        return Some(perform_piece(nr, args, pages_of(most, asked.count)));
     }
+    splittable(nr, args)?;
     let mut left = Left::of(asked.iov, asked.count);
     let (mut told, mut part, mut done) = (asked, [[0; 2]; PART], 0u64);
     loop {
@@ -372,7 +384,8 @@ pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
         } else {
             args[2]
         };
-        let result = perform_whole(nr, [args[0], &raw mut one as u64, flags, 0, 0, 0]);
+        let named = [args[0], &raw mut one as u64, flags, 0, 0, 0];
+        let result = perform_piece(nr, named, pages_of(bytes, len as u64));
         if result < 0 {
             return Some(if done > 0 { done as i64 } else { result });
         }
