@@ -118,7 +118,7 @@ fn is_locked(lo: u64, hi: u64) -> bool {
 
 /// Brings pages in, at most a quarter of the limit at a time: more would only push out what came first.
 pub fn prefetch(mm: &Mm, lo: u64, hi: u64, advice: i32) -> i64 {
-    let most = (mm.header().limit.load(Ordering::Relaxed) / 4).max(64) as u64;
+    let most = (mm.header().last_limit() / 4).max(64) as u64;
     let untouched_too = advice != libc::MADV_WILLNEED;
     for page in (lo..hi).take(if untouched_too { usize::MAX } else { most as usize }) {
         let kind = mm.load(page).kind();

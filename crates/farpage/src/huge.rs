@@ -66,7 +66,7 @@ fn chunk_of(page: u64) -> u64 {
 fn is_allowed(mm: &Mm, chunk: u64) -> bool {
     let setting = mm.header().huge.load(Ordering::Relaxed) as usize;
     let setting = Huge::ALL.get(setting).copied().unwrap_or_default();
-    huge::affordable(mm.header().limit.load(Ordering::Relaxed)) && setting.allows(huge_advice::of(chunk))
+    huge::affordable(mm.header().last_limit()) && setting.allows(huge_advice::of(chunk))
 }
 
 /// The walk that a touch of the page belongs to; `there` tells it of neighbours.
@@ -245,7 +245,7 @@ fn take_back(mm: &Mm, page: u64, seen: PageState) -> Filled {
     }
     let walked = |walk: &Walk| walk.from(chunk).is_some_and(|from| !mm.places.came_lately(from));
     if let Some(walk) = ahead.filter(walked) {
-        ask_ahead(mm, chunk, walk, huge::ahead(header.limit.load(Ordering::Relaxed)));
+        ask_ahead(mm, chunk, walk, huge::ahead(header.last_limit()));
         join_before(mm, chunk, walk);
     }
     (page - chunk < arrived).then_some(Ok(Source::Cached))
@@ -358,7 +358,7 @@ fn swap_in(mm: &Mm, page: u64) -> Filled {
     let source = bring_at_last(mm, chunk)?;
     mm.header().count(Counter::Pgmajfault, 1);
     if let Some(walk) = walk {
-        let most = huge::ahead(mm.header().limit.load(Ordering::Relaxed));
+        let most = huge::ahead(mm.header().last_limit());
         (1..=most).for_each(|distance| ask_ahead(mm, chunk, walk, distance));
         join_before(mm, chunk, walk);
     }

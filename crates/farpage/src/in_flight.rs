@@ -273,7 +273,7 @@ fn keep(mm: &Mm, tid: i32, seen: Seen) {
 
 /// Half the limit, or what is kept would keep all others from making room.
 fn most_pages(mm: &Mm) -> u64 {
-    (mm.header().limit.load(Ordering::Relaxed) / 2).max(512) as u64
+    (mm.header().last_limit() / 2).max(512) as u64
 }
 
 /// Keeps a page, which the caller has pinned, until the calling thread has ended: the kernel touches it then, and nobody else could

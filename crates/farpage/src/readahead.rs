@@ -206,7 +206,7 @@ fn describe(mm: &Mm, Touch { page, offset, thread }: Touch, slot: Option<Slot>) 
     } else {
         WINDOW_MAX
     };
-    let most = (mm.header().limit.load(Ordering::Relaxed) / LIMIT_SHARE).clamp(1, i64::from(longest)) as u32;
+    let most = (mm.header().last_limit() / LIMIT_SHARE).clamp(1, i64::from(longest)) as u32;
     Fault {
         page,
         offset,

@@ -4,11 +4,10 @@
 //! Raw calls here act on ranges that the program itself has locked.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::Ordering;
-
 use farpage_core::page_state::Kind;
 use farpage_core::range_map::{Full, Range, RangeMap};
 
+use crate::commit::in_new_limit;
 use crate::errand;
 use crate::fault;
 use crate::mem::{are_mapped, managed_pages};
@@ -39,7 +38,7 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
         Ok(result) => return Some(result),
         Err(watched) => watched,
     };
-    if lock && !may_stay(mm, lo, hi) {
+    if lock && !in_new_limit(mm.header(), || may_stay(mm, lo, hi)) {
         return Some(ENOMEM);
     }
     if !are_mapped(mm, lo, hi) {
@@ -71,7 +70,7 @@ fn may_stay(mm: &Mm, lo: u64, hi: u64) -> bool {
             .map(|range| range.pages() - within(range))
             .sum::<u64>()
     });
-    (others.unwrap_or(0) + hi - lo) as i64 <= mm.header().limit.load(Ordering::Relaxed) / 2
+    (others.unwrap_or(0) + hi - lo) as i64 <= mm.header().last_limit() / 2
 }
 
 /// Pages `lo..hi` are more of the mapping before them: brought in to stay if its end is.

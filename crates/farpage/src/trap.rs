@@ -441,7 +441,7 @@ impl Pins {
     /// Pages that may still be pinned: half the limit at most, or a call would keep all others from making room. A
     /// buffer beyond that belongs to a call that can't be split (a datagram) and that does not use all of it.
     fn room(&self, mm: &Mm) -> u64 {
-        let most = (mm.header().limit.load(Ordering::Relaxed) / 2).max(512) as u64;
+        let most = (mm.header().last_limit() / 2).max(512) as u64;
         most.max(self.least).saturating_sub(self.pinned)
     }
 

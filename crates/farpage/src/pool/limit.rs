@@ -49,13 +49,19 @@ impl Header {
         self.limits_set.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// What sizes are parts of: the limit as it was last set. What is taken off it for a moment (by the end of a child all that it had)
+    /// tells what may come in now, and not how much there is.
+    #[inline]
+    pub fn last_limit(&self) -> i64 {
+        self.limit_set.load(Ordering::Relaxed)
+    }
+
     /// Takes pages off the limit until the supervisor sets it anew. With the supervisor gone nobody would raise it again: then it is
     /// what that one set last. (A program that ran itself anew five times, whose supervisor was dead and not waited for, was left with 2 of 48
     /// MiB.)
     pub fn lower_limit(&self, pages: i64) {
         if !self.supervisor_lives() {
-            let set = self.limit_set.load(Ordering::Relaxed);
-            self.limit.fetch_max(set, Ordering::SeqCst);
+            self.limit.fetch_max(self.last_limit(), Ordering::SeqCst);
             return;
         }
         let least = self.least_limit();
@@ -99,6 +105,7 @@ mod tests {
         header.lower_limit(1_000_000);
         let least = header.least_limit();
         assert_eq!(header.limit.load(Ordering::Relaxed), least);
+        assert_eq!(header.last_limit(), 9_000, "and sizes are parts of that");
         // It comes late, then no more.
         header.watch_limit(set + LATE_NS * 3 / 2);
         assert_eq!(header.limit.load(Ordering::Relaxed), least);

@@ -63,7 +63,7 @@ impl Pool {
     /// ratio that what it took has had so far, free blocks of every area. Pages that no tier takes leave less RAM for compressed storage.
     #[must_use]
     pub fn room(&self) -> i64 {
-        let (header, limit) = (self.header(), self.header().limit.load(Ordering::Relaxed));
+        let (header, limit) = (self.header(), self.header().last_limit());
         let space = Space {
             limit,
             excess: header.excess(0),
@@ -87,7 +87,7 @@ impl Pool {
             header.charged.load(Ordering::Relaxed),
         ];
         let may_leave = charged - self.poor_pages();
-        let is_tier_full = used >= most || may_leave <= header.limit.load(Ordering::Relaxed) / LEAVING_PART;
+        let is_tier_full = used >= most || may_leave <= header.last_limit() / LEAVING_PART;
         is_tier_full && self.are_files_full()
     }
 
@@ -141,10 +141,7 @@ impl Header {
     /// Zpages that the compressed tier may have beside pages that no tier takes.
     #[must_use]
     pub fn zpages_beside_poor(&self) -> u64 {
-        let (limit, most) = (
-            self.limit.load(Ordering::Relaxed),
-            self.zpages_limit.load(Ordering::Relaxed),
-        );
+        let (limit, most) = (self.last_limit(), self.zpages_limit.load(Ordering::Relaxed));
         let left = (limit - limit / SPARE_PART - self.poor.load(Ordering::Relaxed)).max(0) as u64;
         most.min(left / (ZPAGE_BYTES / PAGE_SIZE) as u64)
     }

@@ -176,7 +176,7 @@ impl Scattered {
         }
         let header = mm.header();
         let processes = i64::from(header.entries.load(Ordering::Relaxed));
-        header.limit.load(Ordering::Relaxed) >= LIMIT_MIN * processes
+        header.last_limit() >= LIMIT_MIN * processes
             && run.is_worth_filling(|bound| self.cost.exceeds(bound))
             && !self.turn.fetch_add(1, Ordering::Relaxed).is_multiple_of(MEASURED)
     }

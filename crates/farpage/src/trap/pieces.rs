@@ -4,7 +4,7 @@
 //! Calls are made with the program's own arguments, on parts of the buffers that it named.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicI64, Ordering};
+use core::sync::atomic::Ordering;
 
 use crate::mm::{Mm, PAGE, mm};
 use crate::pool::is_managed;
@@ -14,19 +14,20 @@ use crate::trap::{issue, perform_piece, read_user, write_user};
 
 /// Longest buffer that is pinned as a whole: an eighth of the limit, 256 KiB to 8 MiB.
 fn piece_bytes(mm: &Mm) -> u64 {
-    eighth(&mm.header().limit)
+    eighth(mm.header().last_limit())
 }
 
 /// The same of what the kernel does as one step: to a file at its own position, where others write and read beside it. (Three processes
-/// that appended records of 1 MiB had a third of them mixed.) A quarter of the limit, and never less than the eighth of the budget: the
-/// limit may be next to nothing for a moment. (So it was after the end of a process, and of those records one in ten was mixed again.)
+/// that appended records of 1 MiB had a third of them mixed.) A quarter of the limit, and where others have most of the budget an eighth of
+/// that: the limit was next to nothing for a moment after the end of a child, and a tenth of those records mixed again.
 fn step_bytes(mm: &Mm) -> u64 {
-    let quarter = mm.header().limit.load(Ordering::Relaxed) as u64 / 4 * PAGE;
-    quarter.max(eighth(&mm.header().budget))
+    let header = mm.header();
+    let quarter = header.last_limit() as u64 / 4 * PAGE;
+    quarter.max(eighth(header.budget.load(Ordering::Relaxed)))
 }
 
-fn eighth(pages: &AtomicI64) -> u64 {
-    (pages.load(Ordering::Relaxed) / 8).clamp(64, 2048) as u64 * PAGE
+fn eighth(pages: i64) -> u64 {
+    (pages / 8).clamp(64, 2048) as u64 * PAGE
 }
 
 /// The pages of a piece of `bytes` in `buffers`, which need not be aligned, beside what else the call names.
