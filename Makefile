@@ -87,7 +87,7 @@ bench-zpool: ## time per object of the compressed tier's pool, without a codec
 	$(CARGO) bench -p farpage-core --bench zpool
 
 COMMIT = commit $(shell git rev-parse --short HEAD)$(shell git diff --quiet HEAD -- crates || echo ', changed')
-bench: build ## farpage against the kernel's own swap, small and of everything; writes docs/performance.md (about 4 minutes; root)
+bench: build ## farpage against the kernel's own swap, small and of everything; writes docs/performance.md (about 3 minutes; root)
 	@mkdir -p build
 	$(FARPAGE) bench --json build/bench.json --html build/bench.html --markdown docs/performance.md --build "$(COMMIT)" $(BENCH_ARGS)
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `names` | what can be asked for |
 //! | `plan` | what is going to be measured, decided beforehand |
+//! | `pace` | how many rounds there is time for |
 //! | `work` | the programs that are measured |
 //! | `side` | one run on one side; what makes the sides comparable |
 //! | `program` | a program from its start to its end, and a meeting half-way |
@@ -35,6 +36,7 @@ mod keeper;
 mod machine;
 mod markdown;
 mod names;
+mod pace;
 mod plan;
 mod program;
 mod published;
@@ -53,6 +55,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -63,6 +66,7 @@ pub use work::{WorkArgs, work};
 
 use disk::Speed;
 use keeper::Keeper;
+use pace::Pace;
 use plan::{Abilities, Comparison, Plan, Side};
 use side::{Run, Runner};
 
@@ -113,20 +117,20 @@ pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8,
         seconds: plan.seconds,
         disk,
     };
-    let mut progress = Progress::new(&plan);
+    let (mut progress, mut pace) = (Progress::new(&plan), Pace::new(&plan));
     let mut results = Vec::new();
     let mut trouble = None;
-    for comparison in &plan.comparisons {
+    for comparison in plan.comparisons.iter().enumerate() {
         if !reads {
             break;
         }
-        match compare(comparison, plan.rounds, &mut runner, &mut progress) {
+        match compare(comparison, &mut pace, &mut runner, &mut progress) {
             Ok(result) => {
                 reads = print(result.text().trim_end());
                 results.push(result);
             }
             Err(error) => {
-                let error = format!("{}: {error}", comparison.workload.name());
+                let error = format!("{}: {error}", comparison.1.workload.name());
                 notes.push(error.clone());
                 trouble = Some(error);
                 break;
@@ -135,6 +139,10 @@ pub fn bench(config: &Config, print: &mut dyn FnMut(&str) -> bool) -> Result<u8,
     }
     progress.clear();
     keeper.end()?;
+    if let Some(note) = pace.note() {
+        reads = reads && print(&format!("note: {note}"));
+        notes.push(note);
+    }
     let all = all(config, &plan, &machine, &notes, &results);
     for scale in scale::scales(figures::items(&all["comparisons"])) {
         reads = reads && print(scale.text().trim_end());
@@ -219,16 +227,17 @@ fn memory_ability() -> Result<(), String> {
     }
 }
 
-/// All rounds of one comparison. The order of the sides is turned round each time.
+/// All rounds of one comparison, the `nth`. The order of the sides is turned round each time.
 fn compare(
-    comparison: &Comparison,
-    rounds: u32,
+    (nth, comparison): (usize, &Comparison),
+    pace: &mut Pace,
     runner: &mut Runner<'_>,
     progress: &mut Progress,
 ) -> Result<report::Result, String> {
     let mut runs: Vec<Run> = Vec::new();
     let mut zram_bytes = None;
-    for round in 0..rounds {
+    for round in 0.. {
+        let started = Instant::now();
         let mut order: Vec<usize> = (0..comparison.sides.len()).collect();
         if round % 2 == 1 {
             order.reverse();
@@ -242,6 +251,10 @@ fn compare(
                 .filter(|_| run.failure.is_none());
             zram_bytes = peak.or(zram_bytes);
             runs.push(Run { side, round, ..run });
+        }
+        if !pace.goes_on((nth, comparison), round + 1, started.elapsed().as_secs_f64()) {
+            progress.leave_out(comparison, pace.left(round + 1));
+            break;
         }
     }
     progress.clear();
@@ -316,6 +329,11 @@ impl Progress {
                 side.name()
             );
         }
+    }
+
+    /// So many rounds of it are not run.
+    fn leave_out(&mut self, comparison: &Comparison, rounds: u32) {
+        self.all -= comparison.sides.len() as u32 * rounds;
     }
 
     fn clear(&self) {

@@ -15,6 +15,8 @@ pub use scale::Room;
 const TOUR: (u64, u32) = (96 << 20, 3);
 const NAMED: (u64, u32) = (128 << 20, 5);
 const SCALE_ROUNDS: u32 = 1;
+/// The tour has fewer rounds where it would take longer, in seconds.
+const TOUR_SECONDS: f64 = 180.0;
 const FACTOR: f64 = 4.0;
 /// `solve` goes over its matrix again and again, which is at most so many times its RAM; in the tour less.
 const SOLVE_FACTOR_MAX: f64 = 2.0;
@@ -213,6 +215,8 @@ impl Comparison {
 pub struct Plan {
     pub comparisons: Vec<Comparison>,
     pub rounds: u32,
+    /// In how many seconds it is to end, if with fewer rounds.
+    pub within_seconds: Option<f64>,
     /// How long the workloads run that would never end, in seconds.
     pub seconds: f64,
     /// What is left out, and why.
@@ -323,6 +327,7 @@ pub fn plan(config: &Config, able: &Abilities) -> Result<Plan, String> {
     Ok(Plan {
         comparisons,
         rounds: config.pairs.unwrap_or(rounds),
+        within_seconds: (tour && config.pairs.is_none()).then_some(TOUR_SECONDS),
         seconds: if tour { 1.0 } else { 2.0 },
         notes,
     })

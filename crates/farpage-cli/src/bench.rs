@@ -12,7 +12,7 @@ use crate::{EXIT_FAILED, Failure, print};
 
 const BENCH_EXAMPLES: &str = "\
 Examples:
-  farpage bench                              the tour: most of them, small, about 4 minutes
+  farpage bench                              the tour: most of them, small, about 3 minutes
   farpage bench seq random --ram 384M        by name, 5 pairs
   farpage bench fill --against kernel-zram --json fill.json
   farpage bench readahead                    V1 and V2 under every readahead policy
@@ -55,7 +55,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FACTOR")]
     pub size: Option<f64>,
 
-    /// How often both sides run, in turn [default: 5; 3 for the tour, 1 with scale]
+    /// How often both sides run, in turn [default: 5; 1 to 3 for the tour, as its 3 minutes allow; 1 with scale]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub pairs: Option<u32>,
 

@@ -37,12 +37,23 @@ pub fn config(names: &[&str]) -> Config {
     }
 }
 
+/// The tour where all can be run.
+pub fn tour() -> Plan {
+    plan(&config(&[]), &able()).expect("a plan")
+}
+
 #[test]
 fn the_tour_is_everything_on_both_backings() {
-    let plan = plan(&config(&[]), &able()).expect("a plan");
+    let plan = tour();
     // startup, fit and solve once, huge on three kinds of swap, the others on two.
     assert_eq!(plan.comparisons.len(), 22);
-    assert_eq!(plan.rounds, 3);
+    assert_eq!((plan.rounds, plan.within_seconds), (3, Some(TOUR_SECONDS)));
+    let exactly = Config {
+        pairs: Some(2),
+        ..config(&[])
+    };
+    let exactly = super::plan(&exactly, &able()).expect("a plan");
+    assert_eq!((exactly.rounds, exactly.within_seconds), (2, None));
     assert!(
         plan.comparisons
             .iter()
