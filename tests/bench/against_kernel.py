@@ -3,9 +3,9 @@
     against_kernel.py [--pairs N] [--only NAME ...]
 
 Needs root and a cgroup with a memory controller. Both sides run in a cgroup of our own with the same hard limit. Kernel side: a swap file
-of our own on the disk that farpage's file is on too. farpage side: no swap, and a budget of 3 MiB and a tenth less than the limit, or 12 MiB and
-a 64th if that is less, as `farpage bench` has it for programs of others: page tables, the library, the programs' text and page cache count against the
-limit. All undone on every end. For each program the median of farpage / kernel; one that is killed at the limit counts as killed.
+of our own on the disk that farpage's file is on too. farpage side: no swap, and all of the
+limit as its budget, of which it leaves page tables, text and page cache what they need (decision 0042). All undone on every end. For each program the
+median of farpage / kernel; one that is killed at the limit counts as killed.
 Writes build/against-kernel.json. Exit code 1 if a program gave a wrong output on farpage's side.
 """
 
@@ -68,8 +68,7 @@ def kernel_side(case):
 def farpage_side(case):
     """The same."""
     directory = fresh_directory("bench")
-    limit = case.budget_mib
-    words = farpage_run(max(8, limit - 3 - min(limit / 10, limit / 64 + 9)), "signal")
+    words = farpage_run(case.budget_mib, "signal")
     with Job([*words, *case.argv], Limits(case.timeout_s, case.budget_mib), directory, env=case.env) as job:
         code = job.wait()
         if job.oom_kills():

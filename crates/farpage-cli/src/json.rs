@@ -36,6 +36,7 @@ pub fn stats(snapshot: &Snapshot, run: Option<RunFacts<'_>>) -> Value {
         ("frames_bytes", snapshot.frames_bytes),
         ("zpool_bytes", snapshot.zpool_bytes),
         ("unmanaged_bytes", snapshot.unmanaged_bytes),
+        ("given_bytes", snapshot.given_bytes),
     ];
     object.extend(gauges.map(|(name, value)| (name.to_owned(), json!(value))));
     object.insert("supervisor_pid".to_owned(), json!(snapshot.supervisor_pid));

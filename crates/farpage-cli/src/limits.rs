@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use farpage::container::{self, Container};
 use farpage_core::units::format_size;
 
 use crate::probe::Trouble;
@@ -22,6 +23,7 @@ pub struct Available {
     pub bytes: u64,
     /// Who has so much, in words.
     whose: String,
+    container: Option<Container>,
 }
 
 /// # Errors
@@ -32,24 +34,36 @@ pub fn available() -> Result<Available, String> {
         Some(limit) if limit.bytes <= ram => Available {
             bytes: limit.bytes,
             whose: format!("the memory cgroup has ({})", limit.file.display()),
+            container: container::of_limit_file(&limit.file, limit.bytes),
         },
         _ => Available {
             bytes: ram,
             whose: "this machine has".to_owned(),
+            container: None,
         },
     })
 }
 
 impl Available {
+    /// The largest budget that leaves enough for page tables, code and what farpage itself needs: a tenth of the budget, and in small ones
+    /// this.
+    fn most(&self) -> u64 {
+        const LEAST_BYTES: u64 = 16 << 20;
+        self.bytes.saturating_sub((self.bytes / 11).max(LEAST_BYTES))
+    }
+
+    /// The container that a budget nearly fills.
+    pub fn filled_by(&self, budget: u64) -> Option<Container> {
+        self.container.clone().filter(|_| budget > self.most())
+    }
+
     /// What is said of a budget so near to all of it that what comes on top finds no room: what, and how to mend it.
     pub fn too_near(&self, budget: u64) -> Option<Trouble> {
-        // Page tables, code and what farpage itself needs: a tenth of the budget, and in small ones this.
-        const LEAST_BYTES: u64 = 16 << 20;
-        let most = self.bytes.saturating_sub((self.bytes / 11).max(LEAST_BYTES));
+        let most = self.most();
         (budget > most).then(|| {
             let (asked, has, whose) = (format_size(budget), format_size(self.bytes), &self.whose);
             Trouble::new(
-                format!("{asked} of the {has} that {whose}: page tables, code and files come on top, so the program can be killed"),
+                format!("{asked} of the {has} that {whose}: page tables, code and files come on top. They get what they are seen to need of it, but a program that grows at once can be killed"),
                 format!("give at most {}", format_size(most)),
             )
         })
@@ -169,6 +183,7 @@ mod tests {
             let available = Available {
                 bytes: mib << 20,
                 whose,
+                container: None,
             };
             available.too_near(budget << 20).is_some()
         };

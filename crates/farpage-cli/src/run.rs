@@ -72,6 +72,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
         huge_swapin: args.huge_swapin.setting(),
         huge_swapout: args.huge_swapout.setting(),
         slots: args.slots.policy(),
+        container: available.filled_by(ram_bytes),
         command: args.command.clone(),
         preload: preload::LIBRARY,
         on_start: Box::new(move || remarks.iter().for_each(|line| say(line))),

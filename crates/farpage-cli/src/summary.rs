@@ -234,6 +234,7 @@ pub mod tests {
             frames_bytes: 20 << 20,
             zpool_bytes: 60 << 20,
             unmanaged_bytes: 20 << 20,
+            given_bytes: 0,
             counters: [0; Counter::COUNT],
             readahead: Estimate {
                 pages: 0,

@@ -1,7 +1,7 @@
 //! The books of a tree: who lives, what is not managed, and the limit that follows from it.
 //!
 //! limit = budget - what processes use beside managed memory - what dormant ones may still fill without a word - part of
-//! what forked ones may still copy without a word - the pool's own metadata - a margin.
+//! what forked ones may still copy without a word - the pool's own metadata - what a container needs that the budget nearly fills - a margin.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,6 +14,7 @@ use farpage_core::stats::Counter;
 
 use crate::cleanup;
 use crate::compact;
+use crate::container::{Container, Guard};
 use crate::maps::anonymous_of;
 use crate::orphans::Orphans;
 use crate::overcommit::Overcommit;
@@ -106,6 +107,7 @@ pub struct Ledger {
     orphans: Orphans,
     spare_cpus: SpareCpus,
     overcommit: Overcommit,
+    guard: Option<Guard>,
 }
 
 /// A job that is done at a tick, unless it would take more than its part of the CPU's time. Holds when it is next due. What it waited for
@@ -158,7 +160,8 @@ struct Seen {
 
 impl Ledger {
     #[must_use]
-    pub fn new(pool: Pool, pool_fd: i32) -> Ledger {
+    pub fn new(pool: Pool, pool_fd: i32, container: Option<Container>) -> Ledger {
+        let budget = pool.header().budget.load(Ordering::Relaxed);
         Ledger {
             pool,
             pool_fd,
@@ -185,6 +188,7 @@ impl Ledger {
             orphans: Orphans::default(),
             spare_cpus: SpareCpus::default(),
             overcommit: Overcommit::default(),
+            guard: container.map(|container| Guard::new(container, budget)),
         }
     }
 
@@ -437,7 +441,9 @@ impl Ledger {
         let budget = header.budget.load(Ordering::Relaxed);
         let metadata = metadata(&self.pool, self.pool_fd);
         let margin = MARGIN + budget / 128;
-        let rest = budget - unmanaged - promised - metadata - margin;
+        let given = self.guard.as_mut().map_or(0, |guard| guard.look(header, now));
+        header.given.store(given, Ordering::Relaxed);
+        let rest = budget - unmanaged - promised - metadata - margin - given;
         // Made during this look, and taken off the limit that is replaced.
         let made = || header.promises.load(Ordering::SeqCst) - promises;
         let late = made();

@@ -19,6 +19,7 @@ pub mod cleanup;
 pub mod commit;
 mod compact;
 mod compress;
+pub mod container;
 pub mod control;
 pub mod cow;
 pub mod discard;

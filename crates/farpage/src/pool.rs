@@ -148,6 +148,8 @@ pub struct Header {
     pub budget: AtomicI64,
     /// What charged pages and zpages together may reach: budget less the unmanaged rest, set by the supervisor.
     pub limit: AtomicI64,
+    /// What of the budget a container has that it nearly fills.
+    pub given: AtomicI64,
     /// What it was when the supervisor last set it: more than it is, once some was taken off.
     pub limit_set: AtomicI64,
     /// How often the supervisor has set it.

@@ -64,6 +64,8 @@ pub struct Snapshot {
     pub frames_bytes: u64,
     pub zpool_bytes: u64,
     pub unmanaged_bytes: u64,
+    /// What of the budget a container has that it nearly fills.
+    pub given_bytes: u64,
     pub counters: [u64; Counter::COUNT],
     /// Pages read ahead, how many of them were touched, and the error of that estimate.
     pub readahead: Estimate,
@@ -101,6 +103,7 @@ impl Snapshot {
             frames_bytes: sum(|p| p.frames_bytes),
             zpool_bytes: bytes(header.zpool_pages()),
             unmanaged_bytes: bytes(header.unmanaged.load(Ordering::Relaxed)),
+            given_bytes: bytes(header.given.load(Ordering::Relaxed)),
             counters: counters(header),
             readahead: header.hits.counts().estimate(),
             regions: regions(header),

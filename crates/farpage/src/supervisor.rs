@@ -28,6 +28,7 @@ use farpage_core::zpool::ZPAGE_BYTES;
 
 use crate::areas::{self, OpenArea};
 use crate::bell::Bell;
+use crate::container::Container;
 use crate::control::Server;
 use crate::forwarded;
 pub use crate::forwarded::Before;
@@ -92,6 +93,8 @@ pub struct RunConfig {
     pub huge_swapin: SwapIn,
     pub huge_swapout: SwapOut,
     pub slots: SlotPolicy,
+    /// Whose limit the budget nearly fills, if it does.
+    pub container: Option<Container>,
     pub command: Vec<OsString>,
     /// The preload library's bytes.
     pub preload: &'static [u8],
@@ -153,7 +156,7 @@ pub fn run(mut config: RunConfig) -> Result<Outcome, RunError> {
     inherited::let_go_but_stderr();
     let mut rounds = Rounds {
         bell,
-        ledger: Ledger::new(pool, pool_fd),
+        ledger: Ledger::new(pool, pool_fd, config.container.take()),
         server: Server::new(pool, pool_fd, open),
         life,
         looked_ns: 0,

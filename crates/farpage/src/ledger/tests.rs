@@ -8,7 +8,7 @@ use crate::pool::Geometry;
 
 fn tree() -> Ledger {
     let (fd, pool) = Pool::create(&Geometry::default()).unwrap();
-    Ledger::new(pool, fd)
+    Ledger::new(pool, fd, None)
 }
 
 /// A pid that no process has: that of a child that was waited for.
