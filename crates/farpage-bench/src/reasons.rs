@@ -186,7 +186,7 @@ const REASONS: &[Reason] = &[
     reason(
         ["redis", "file"],
         &["gets_per_s", "sets_per_s"],
-        "the budget is 12 MiB and a 64th below the limit, of which the kernel's side has all for itself, and misses are what the time goes \
+        "of the limit 3 MiB and a 64th are left to the kernel and more to files, where the kernel's side has all for itself, and misses are what the time goes \
          into; a miss waits for one page of the disk, on either side",
         "a smaller margin for the page tables of the child",
     ),

@@ -6,7 +6,8 @@
 //! * swap file: the limit is the RAM asked for. The kernel swaps to a file of its own; farpage has `--swap DIRECTORY`
 //!   alone, on the same disk, or where the file is emptied one with a name, which stays as the kernel's does. Its budget is
 //!   the limit less 3 MiB and a 128th: page tables, the library and the code of the program count against the limit and not
-//!   against the budget, and what goes beyond the limit is killed. For `build` and `redis` it is the limit less 12 MiB and a 64th, or 3 MiB and a tenth if that is less: each process has such, and the files they read and write count too.
+//!   against the budget, and what goes beyond the limit is killed. For `build` and `redis`, which start processes and read and write files, it is
+//!   all of the limit, of which farpage leaves 3 MiB and a 64th from the start, and more as it sees that it is needed (decision 0042).
 //! * compressed RAM: the kernel does not count zram's memory to the cgroup, farpage counts its compressed pages to the
 //!   budget. So farpage's limit is the RAM asked for *plus the most that zram held* in the kernel's latest run of the
 //!   same program that lived: both have the same number of bytes in all. Without a kernel's run it is estimated from the content.
@@ -39,10 +40,6 @@ const RESERVE_BYTES: u64 = 3 << 20;
 const RESERVE_PART: u64 = 128;
 /// For each process but the first. Four in 68.4 MiB held 71.7 to 74.2 in all: 2.3 of the kernel's and 2.7 of the pool.
 const RESERVE_PROCESS_BYTES: u64 = 1 << 20;
-/// For programs of other people, which start processes, whose page tables count too, and read and write files: this part, or of
-/// large limits the other one and so much more. With a 32nd and 5 MiB in all `redis` was killed in 72 MiB.
-const RESERVE_PART_OTHERS: u64 = 10;
-const RESERVE_OTHERS: (u64, u64) = (64, 9 << 20);
 /// Compressed bytes per byte of content where no run of zram tells: `content` makes 0.4, and there is some waste.
 const COMPRESSED_PART: (f64, f64) = (0.44, 1.05);
 /// Lines of a failed program's stderr that are told.
@@ -360,14 +357,11 @@ fn tmpfs_bytes(of: &Comparison) -> u64 {
 
 /// farpage's budget under a hard limit: see the top of this file.
 fn budget(workload: Workload, limit: u64) -> u64 {
-    let reserve = match workload {
-        Workload::Build | Workload::Redis => {
-            let (part, more) = RESERVE_OTHERS;
-            (limit / RESERVE_PART_OTHERS).min(limit / part + more)
-        }
-        _ => limit / RESERVE_PART + (workload.processes() - 1) * RESERVE_PROCESS_BYTES,
-    };
-    limit - reserve - RESERVE_BYTES
+    if matches!(workload, Workload::Build | Workload::Redis) {
+        return limit;
+    }
+    let processes = (workload.processes() - 1) * RESERVE_PROCESS_BYTES;
+    limit - RESERVE_BYTES - limit / RESERVE_PART - processes
 }
 
 fn gather(words: &[String], place: &Place, before: &Value, told: Told, side: Side) -> Run {
@@ -508,6 +502,6 @@ mod tests {
         assert_eq!(budget(Workload::Seq, 64 << 20), (60 << 20) + (512 << 10));
         assert_eq!(budget(Workload::Seq, 1 << 30), 1013 << 20);
         assert_eq!(budget(Workload::Usemem, 64 << 20), (57 << 20) + (512 << 10));
-        assert_eq!(budget(Workload::Redis, 100 << 20), 87 << 20);
+        assert_eq!(budget(Workload::Redis, 100 << 20), 100 << 20);
     }
 }

@@ -25,12 +25,8 @@ static IN_VAIN: AtomicU64 = AtomicU64::new(0);
 /// Whether `len` more bytes could be kept somewhere, were all of them touched.
 #[must_use]
 pub fn room_for(mm: &Mm, len: u64) -> bool {
-    !mm.is_active() || in_new_limit(mm.header(), || mm.pool().room() >= (len / PAGE) as i64)
-}
-
-/// Whether something fits in the limit. Nothing is refused for what is about to be added to it.
-pub fn in_new_limit(header: &Header, fits: impl Fn() -> bool) -> bool {
-    fits() || (limit_is_new(header) && fits())
+    let fits = || mm.pool().room() >= (len / PAGE) as i64;
+    !mm.is_active() || fits() || (limit_is_new(mm.header()) && fits())
 }
 
 /// Waits for the limit to be set anew, at most once in a while: what was promised to others, and to this process before it

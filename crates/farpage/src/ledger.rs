@@ -441,7 +441,7 @@ impl Ledger {
         let budget = header.budget.load(Ordering::Relaxed);
         let metadata = metadata(&self.pool, self.pool_fd);
         let margin = MARGIN + budget / 128;
-        let given = self.guard.as_mut().map_or(0, |guard| guard.look(header, now));
+        let given = self.guard.as_mut().map_or(0, |guard| guard.look(&self.pool, now));
         header.given.store(given, Ordering::Relaxed);
         let rest = budget - unmanaged - promised - metadata - margin - given;
         // Made during this look, and taken off the limit that is replaced.

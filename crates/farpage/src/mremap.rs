@@ -15,7 +15,7 @@ use farpage_core::range_map;
 use crate::activate;
 use crate::advice;
 use crate::bits::bits;
-use crate::commit::{commit, grow, in_new_limit, room_for};
+use crate::commit::{commit, grow, room_for};
 use crate::cow;
 use crate::errand;
 use crate::fault::{self, Outcome};
@@ -537,7 +537,7 @@ fn move_word(mm: &Mm, from: u64, to: u64) {
 /// half the limit is refused.
 fn leave_managed(mm: &Mm, request: Remap, lo: u64, hi: u64) -> i64 {
     let active = mm.is_active();
-    if active && !in_new_limit(mm.header(), || may_stay(mm, &(lo..hi))) {
+    if active && !may_stay(mm, &(lo..hi)) {
         // Beyond the limit each page would wait for room that there is not, the last of them with the gate held alone.
         return ENOMEM;
     }

@@ -7,7 +7,6 @@
 use farpage_core::page_state::Kind;
 use farpage_core::range_map::{Full, Range, RangeMap};
 
-use crate::commit::in_new_limit;
 use crate::errand;
 use crate::fault;
 use crate::mem::{are_mapped, managed_pages};
@@ -38,7 +37,7 @@ pub fn mlock(addr: u64, len: u64, lock: bool) -> Option<i64> {
         Ok(result) => return Some(result),
         Err(watched) => watched,
     };
-    if lock && !in_new_limit(mm.header(), || may_stay(mm, lo, hi)) {
+    if lock && !may_stay(mm, lo, hi) {
         return Some(ENOMEM);
     }
     if !are_mapped(mm, lo, hi) {

@@ -357,6 +357,8 @@ pub struct Pins {
 }
 
 const FAR_MAX: usize = 1 << 16;
+/// Pages that may be pinned for a call whatever the limit is.
+const PINNED_MIN: u64 = 512;
 
 impl Default for Pins {
     fn default() -> Self {
@@ -438,10 +440,10 @@ impl Pins {
         managed_part(start, len).is_some_and(|(lo, hi)| self.covers(lo, hi))
     }
 
-    /// Pages that may still be pinned: half the limit at most, or a call would keep all others from making room. A
+    /// Pages that may still be pinned: half the limit at most, but for a piece, or a call would keep all others from making room. A
     /// buffer beyond that belongs to a call that can't be split (a datagram) and that does not use all of it.
     fn room(&self, mm: &Mm) -> u64 {
-        let most = (mm.header().last_limit() / 2).max(512) as u64;
+        let most = (mm.header().last_limit() / 2).max(PINNED_MIN as i64) as u64;
         most.max(self.least).saturating_sub(self.pinned)
     }
 

@@ -10,7 +10,7 @@ use crate::mm::{Mm, PAGE, mm};
 use crate::pool::is_managed;
 use crate::sys;
 use crate::syscalls::Chunk;
-use crate::trap::{issue, perform_piece, read_user, write_user};
+use crate::trap::{PINNED_MIN, issue, perform_piece, read_user, write_user};
 
 /// Longest buffer that is pinned as a whole: an eighth of the limit, 256 KiB to 8 MiB.
 fn piece_bytes(mm: &Mm) -> u64 {
@@ -18,12 +18,13 @@ fn piece_bytes(mm: &Mm) -> u64 {
 }
 
 /// The same of what the kernel does as one step: to a file at its own position, where others write and read beside it. (Three processes
-/// that appended records of 1 MiB had a third of them mixed.) A quarter of the limit, and where others have most of the budget an eighth of
-/// that: the limit was next to nothing for a moment after the end of a child, and a tenth of those records mixed again.
+/// that appended records of 1 MiB had a third of them mixed.) A quarter of the limit, and where others have most of the budget up to half. (It was
+/// next to nothing for a moment after the end of a child, and a tenth of those records mixed again.)
 fn step_bytes(mm: &Mm) -> u64 {
     let header = mm.header();
-    let quarter = header.last_limit() as u64 / 4 * PAGE;
-    quarter.max(eighth(header.budget.load(Ordering::Relaxed)))
+    let limit = header.last_limit() as u64 * PAGE;
+    let whole = eighth(header.budget.load(Ordering::Relaxed)).min((limit / 2).max(PINNED_MIN * PAGE));
+    whole.max(limit / 4)
 }
 
 fn eighth(pages: i64) -> u64 {
@@ -129,7 +130,7 @@ fn transfer(pieces: Pieces) -> i64 {
     let total = pieces.args[usize::from(pieces.len)].min(0x7fff_f000);
     let takes_what_is_there =
         pieces.nr == libc::SYS_recvfrom && pieces.args[3] & libc::MSG_WAITALL as u64 == 0;
-    let once = pieces.reads && ends_with_piece(pieces.nr, pieces.args);
+    let once = pieces.reads && total > pieces.most && ends_with_piece(pieces.nr, pieces.args);
     let mut done = 0;
     while done < total {
         let mut args = pieces.args;
