@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use farpage::container::{self, Container};
+use farpage::supervisor;
 use farpage_core::units::format_size;
 
 use crate::probe::Trouble;
@@ -52,6 +53,11 @@ impl Available {
         self.bytes.saturating_sub((self.bytes / 11).max(LEAST_BYTES))
     }
 
+    /// A budget is at most all that there is: more would be found out by the kernel first.
+    pub fn at_most(&self, budget: u64) -> u64 {
+        budget.min(self.bytes.max(supervisor::RAM_MIN))
+    }
+
     /// The container that a budget nearly fills.
     pub fn filled_by(&self, budget: u64) -> Option<Container> {
         self.container.clone().filter(|_| budget > self.most())
@@ -62,8 +68,12 @@ impl Available {
         let most = self.most();
         (budget > most).then(|| {
             let (asked, has, whose) = (format_size(budget), format_size(self.bytes), &self.whose);
+            let held = match &self.container {
+                Some(_) => ". They get what they are seen to need of it, but a program that grows at once can be killed",
+                None => ", so the program can be killed",
+            };
             Trouble::new(
-                format!("{asked} of the {has} that {whose}: page tables, code and files come on top. They get what they are seen to need of it, but a program that grows at once can be killed"),
+                format!("{asked} of the {has} that {whose}: page tables, code and files come on top{held}"),
                 format!("give at most {}", format_size(most)),
             )
         })

@@ -50,8 +50,7 @@ pub fn run(args: RunArgs) -> Result<u8, Failure> {
     let ram_bytes = args.ram.resolve(available.bytes);
     let stats_file = args.stats_json.as_deref().map(StatsFile::open).transpose()?;
     let too_near = available.too_near(ram_bytes);
-    // More than there is would be found out by the kernel first.
-    let ram_bytes = ram_bytes.min(available.bytes);
+    let ram_bytes = available.at_most(ram_bytes);
     let remarks = too_near
         .map(|trouble| format!("--ram: {}", trouble.line()))
         .into_iter()

@@ -22,10 +22,12 @@ pub struct Container {
 
 /// How often the group is looked at, in nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
-/// Text is waited for where between two looks so many pages of mapped files were, while this part of the limit was read again.
+/// Text is waited for where so many pages of mapped files were between two looks, while this part of the limit was read again, or so many pages.
 const WAITED_FOR: u64 = 2;
 const READ_AGAIN_PART: i64 = 32;
-/// What was given without any use is had back, where so many looks after the most has been given it is as before.
+const READ_AGAIN_MAX: u64 = 512;
+/// What was given is had back where so many looks in a row, after the most has been given, still find it waited for, and more than half as much read again
+/// as before.
 const LOOKS_IN_VAIN: u32 = 50;
 /// What is given is tried to be had back, a little, after so long without trouble, and given again no sooner than that after it was of no use; each time
 /// that this goes wrong twice as long, up to the second.
@@ -98,13 +100,9 @@ impl Guard {
         let since = now - self.looked_ns;
         if since >= LOOK_NS {
             self.looked_ns = now;
-            if since > 2 * LOOK_NS {
-                // Counts of so long a time say nothing of now.
-                self.share.before = None;
-            }
             match self.view() {
-                Some(view) => self.share.after(view, may_give(pool), now),
-                None => self.share.before = None,
+                Some(view) => self.share.after(view, may_give(pool), (now, since)),
+                None => self.share.rests(now),
             }
         }
         self.share.given
@@ -144,6 +142,8 @@ struct Share {
     /// Looks in a row at which text was waited for, and at which nothing more could be given.
     waits: u32,
     in_vain: u32,
+    /// What was read again at a look when nothing had been given.
+    at_first: u64,
     /// Since when there is no trouble; until when text gets nothing.
     calm_since: u64,
     deaf_until: u64,
@@ -169,6 +169,7 @@ impl Share {
             before: None,
             waits: 0,
             in_vain: 0,
+            at_first: 0,
             calm_since: 0,
             deaf_until: 0,
             patience: PATIENCE_NS,
@@ -182,23 +183,41 @@ impl Share {
         usage + self.reserve.max(self.limit / 32) > self.limit
     }
 
-    fn after(&mut self, view: View, may_give: bool, now: u64) {
+    /// `since`: nanoseconds since the look before. A supervisor that comes late is a sign of the same trouble, so counts are taken for [`LOOK_NS`].
+    fn after(&mut self, view: View, may_give: bool, (now, since): (u64, u64)) {
+        let known = self.before.is_some();
         let before = self.before.replace(view).unwrap_or(view);
         let lacks = view.usage - view.droppable + self.reserve - self.limit;
-        let read_again = view.read_again.saturating_sub(before.read_again);
+        let read_again = view.read_again.saturating_sub(before.read_again) * LOOK_NS / since.max(LOOK_NS);
         let waited_for = view.waited_for.saturating_sub(before.waited_for);
-        let waits = self.is_full(view.usage)
-            && read_again >= (self.limit / READ_AGAIN_PART) as u64
-            && waited_for >= WAITED_FOR;
+        let many = ((self.limit / READ_AGAIN_PART) as u64).min(READ_AGAIN_MAX);
+        let waits = self.is_full(view.usage) && read_again >= many && waited_for >= WAITED_FOR;
         self.waits = if waits { self.waits + 1 } else { 0 };
         // Once is a start, or a file that is read.
         let stands_still = self.waits > 1 && now >= self.deaf_until;
+        if !stands_still {
+            self.in_vain = 0;
+        }
         if lacks > 0 || stands_still {
             self.trouble(now);
             if may_give {
-                self.give(lacks, now);
+                self.give(lacks, read_again, now);
             }
-        } else if now.saturating_sub(self.calm_since) >= self.patience {
+        } else if !known {
+            self.calm_since = now;
+        } else {
+            self.calm(now);
+        }
+    }
+
+    /// There is room.
+    fn rests(&mut self, now: u64) {
+        self.before = None;
+        self.calm(now);
+    }
+
+    fn calm(&mut self, now: u64) {
+        if now.saturating_sub(self.calm_since) >= self.patience {
             self.have_back(now);
         }
     }
@@ -210,13 +229,15 @@ impl Share {
         (self.calm_since, self.back) = (now, self.step / 2);
     }
 
-    fn give(&mut self, lacks: i64, now: u64) {
+    fn give(&mut self, lacks: i64, read_again: u64, now: u64) {
+        if self.given == self.least {
+            self.at_first = read_again;
+        }
         if self.given < self.most {
             self.given = (self.given + lacks.max(self.step)).min(self.most);
-            self.in_vain = 0;
             return;
         }
-        self.in_vain += 1;
+        self.in_vain += u32::from(read_again > self.at_first / 2);
         if lacks <= 0 && self.in_vain >= LOOKS_IN_VAIN {
             // A mapped file that is larger than that.
             (self.given, self.in_vain) = (self.least, 0);
@@ -229,8 +250,10 @@ impl Share {
     fn have_back(&mut self, now: u64) {
         self.calm_since = now;
         if core::mem::take(&mut self.tried) {
-            self.patience = (self.patience / 2).max(PATIENCE_NS);
             self.back = (self.back * 2).min(8 * self.step);
+            self.patience = (self.patience / 2).max(PATIENCE_NS);
+        } else if self.given == self.least {
+            self.patience = (self.patience / 2).max(PATIENCE_NS);
         }
         self.tried = self.given > self.least;
         self.given = (self.given - self.back).max(self.least);
@@ -265,7 +288,7 @@ mod tests {
 
     /// Looks at a full group in which text is waited for at each, `seconds` long from `events` on.
     fn stand_still(share: &mut Share, events: u64, looks: u64) {
-        (events..events + looks).for_each(|n| share.after(view(LIMIT, n), true, n * SECOND / 10));
+        (events..events + looks).for_each(|n| share.after(view(LIMIT, n), true, (n * SECOND / 10, LOOK_NS)));
     }
 
     #[test]
@@ -292,9 +315,9 @@ mod tests {
         assert_eq!(share.given, 0, "it may be a file that is read once");
         stand_still(&mut share, 2, 1);
         assert_eq!(share.given, step);
-        share.after(view(LIMIT, 3), false, SECOND);
+        share.after(view(LIMIT, 3), false, (SECOND, LOOK_NS));
         assert_eq!(share.given, step, "what was given is on its way");
-        share.after(view(LIMIT / 2, 4), true, SECOND);
+        share.after(view(LIMIT / 2, 4), true, (SECOND, LOOK_NS));
         assert_eq!(share.given, step, "there is room");
         stand_still(&mut share, 5, 40);
         assert_eq!(share.given, BUDGET - LIMIT / 2, "half is for programs");
@@ -313,21 +336,51 @@ mod tests {
         assert_eq!(share.given, 3 * share.step);
     }
 
+    /// Each start of a program whose text fits into the most was once a step on the way to nothing at all.
+    #[test]
+    fn what_is_waited_for_now_and_then_stays() {
+        let mut share = Share::new(LIMIT, BUDGET);
+        stand_still(&mut share, 0, 40);
+        let most = share.given;
+        for start in 1..100 {
+            stand_still(&mut share, start * 50, 4);
+            let now = (start * 50 + 5) * SECOND / 10;
+            share.after(view(LIMIT, start * 50 + 3), true, (now, LOOK_NS));
+        }
+        assert_eq!(share.given, most);
+    }
+
+    #[test]
+    fn a_look_that_comes_late_counts_for_what_it_is_of() {
+        let mut share = Share::new(LIMIT, BUDGET);
+        let late = |share: &mut Share, n: u64| share.after(view(LIMIT, n), true, (n * SECOND, SECOND));
+        (0..2).for_each(|n| late(&mut share, n));
+        assert_eq!(share.given, 0);
+        late(&mut share, 2);
+        assert_eq!(share.given, share.step, "a thousand pages in a tenth of a second");
+        let mut share = Share::new(LIMIT, BUDGET);
+        let never =
+            |share: &mut Share, n: u64| share.after(view(LIMIT, n), true, (n * 60 * SECOND, 60 * SECOND));
+        (0..9).for_each(|n| never(&mut share, n));
+        assert_eq!(share.given, 0, "so many in a minute are nothing");
+    }
+
     #[test]
     fn what_is_had_back_in_vain_is_had_back_later_and_in_time_sooner() {
         let mut share = Share::new(LIMIT, BUDGET);
         let step = share.step;
         stand_still(&mut share, 0, 3);
-        share.after(view(LIMIT, 2), true, PATIENCE_NS);
+        share.after(view(LIMIT, 2), true, (PATIENCE_NS, LOOK_NS));
         assert_eq!(share.given, step, "not yet");
-        share.after(view(LIMIT, 2), true, PATIENCE_NS + SECOND);
+        share.after(view(LIMIT, 2), true, (PATIENCE_NS + SECOND, LOOK_NS));
         assert_eq!((share.given, share.patience), (step / 2, PATIENCE_NS));
         stand_still(&mut share, 200, 20);
         assert_eq!(share.patience, 2 * PATIENCE_NS);
         let given = share.given;
         let calm = |share: &mut Share, times: u64| {
             let from = share.calm_since;
-            (1..=times).for_each(|n| share.after(view(LIMIT, 219), true, from + n * 2 * PATIENCE_NS));
+            (1..=times)
+                .for_each(|n| share.after(view(LIMIT, 219), true, (from + n * 2 * PATIENCE_NS, LOOK_NS)));
         };
         calm(&mut share, 3);
         assert_eq!(
@@ -343,9 +396,9 @@ mod tests {
         let mut share = Share::new(LIMIT, LIMIT);
         let at_first = 3 * MIB + LIMIT / 64;
         assert_eq!(share.given, at_first, "all of the container was asked for");
-        share.after(view(LIMIT + 4 * MIB, 0), true, 0);
+        share.after(view(LIMIT + 4 * MIB, 0), true, (0, LOOK_NS));
         assert_eq!(share.given, at_first + (at_first / 4).max(share.step));
-        (1..100).for_each(|n| share.after(view(LIMIT / 2, 0), true, n * 100 * SECOND));
+        (1..100).for_each(|n| share.after(view(LIMIT / 2, 0), true, (n * 100 * SECOND, LOOK_NS)));
         assert_eq!(share.given, at_first);
         let small = Share::new(10 * MIB, 10 * MIB);
         assert!(

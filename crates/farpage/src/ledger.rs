@@ -442,13 +442,14 @@ impl Ledger {
         let metadata = metadata(&self.pool, self.pool_fd);
         let margin = MARGIN + budget / 128;
         let given = self.guard.as_mut().map_or(0, |guard| guard.look(&self.pool, now));
-        header.given.store(given, Ordering::Relaxed);
         let rest = budget - unmanaged - promised - metadata - margin - given;
         // Made during this look, and taken off the limit that is replaced.
         let made = || header.promises.load(Ordering::SeqCst) - promises;
         let late = made();
         let limit = rest - copies.clamp(0, rest.max(0) / COPIES_PART) - late;
-        let limit = limit.max(header.least_limit());
+        let more = (header.least_limit() - limit).max(0);
+        let limit = limit + more;
+        header.given.store((given - more).max(0), Ordering::Relaxed);
         header.set_limit(limit, now);
         slot_batch::set_enough(&self.pool);
         let later = made() - late;

@@ -121,7 +121,7 @@ pub enum RunError {
 }
 
 /// Below this the engine's own fixed needs leave no room for a program's pages.
-const RAM_MIN: u64 = 8 << 20;
+pub const RAM_MIN: u64 = 8 << 20;
 const TICK_MS: i32 = 20;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Epochs of refault distances in so many pages as the budget has.

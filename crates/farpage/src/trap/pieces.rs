@@ -22,9 +22,9 @@ fn piece_bytes(mm: &Mm) -> u64 {
 /// next to nothing for a moment after the end of a child, and a tenth of those records mixed again.)
 fn step_bytes(mm: &Mm) -> u64 {
     let header = mm.header();
-    let limit = header.last_limit() as u64 * PAGE;
-    let whole = eighth(header.budget.load(Ordering::Relaxed)).min((limit / 2).max(PINNED_MIN * PAGE));
-    whole.max(limit / 4)
+    let limit = (header.last_limit() - header.zpool_pages()).max(0) as u64;
+    let whole = eighth(header.budget.load(Ordering::Relaxed)).min((limit / 2).max(PINNED_MIN) * PAGE);
+    whole.max(limit / 4 * PAGE)
 }
 
 fn eighth(pages: i64) -> u64 {
@@ -309,7 +309,7 @@ fn vector(
     }
     let least = WAITING.min(most);
     if !is_long(array, entries, least) {
-        return None;
+        return Some(perform_piece(nr, args, pages_of(least, entries)));
     }
     let most = if reads && waits(nr, args) {
         least
