@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Looks at a full group in which text is waited for at each, `seconds` long from `events` on.
+    /// So many looks at a full group, at each of which text is waited for; `events` before them.
     fn stand_still(share: &mut Share, events: u64, looks: u64) {
         (events..events + looks).for_each(|n| share.after(view(LIMIT, n), true, (n * SECOND / 10, LOOK_NS)));
     }
