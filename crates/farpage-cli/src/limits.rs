@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use farpage::container::{self, Container};
+use farpage::container::Container;
 use farpage::supervisor;
 use farpage_core::units::format_size;
 
@@ -35,7 +35,10 @@ pub fn available() -> Result<Available, String> {
         Some(limit) if limit.bytes <= ram => Available {
             bytes: limit.bytes,
             whose: format!("the memory cgroup has ({})", limit.file.display()),
-            container: container::of_limit_file(&limit.file, limit.bytes),
+            container: limit.file.parent().map(|directory| Container {
+                directory: directory.to_owned(),
+                limit_bytes: limit.bytes,
+            }),
         },
         _ => Available {
             bytes: ram,

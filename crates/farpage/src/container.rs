@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use farpage_core::units::PAGE_SIZE;
 
@@ -224,7 +224,7 @@ impl Share {
 
     fn trouble(&mut self, now: u64) {
         if core::mem::take(&mut self.tried) {
-            self.patience = (self.patience * 2).min(PATIENCE_MAX_NS);
+            self.lose_patience();
         }
         (self.calm_since, self.back) = (now, self.step / 2);
     }
@@ -242,31 +242,27 @@ impl Share {
             // A mapped file that is larger than that.
             (self.given, self.in_vain) = (self.least, 0);
             self.deaf_until = now + self.patience;
-            self.patience = (self.patience * 2).min(PATIENCE_MAX_NS);
+            self.lose_patience();
         }
+    }
+
+    fn lose_patience(&mut self) {
+        self.patience = (self.patience * 2).min(PATIENCE_MAX_NS);
     }
 
     /// Twice as much each time that it goes well.
     fn have_back(&mut self, now: u64) {
         self.calm_since = now;
-        if core::mem::take(&mut self.tried) {
+        let went_well = core::mem::take(&mut self.tried);
+        if went_well {
             self.back = (self.back * 2).min(8 * self.step);
-            self.patience = (self.patience / 2).max(PATIENCE_NS);
-        } else if self.given == self.least {
+        }
+        if went_well || self.given == self.least {
             self.patience = (self.patience / 2).max(PATIENCE_NS);
         }
         self.tried = self.given > self.least;
         self.given = (self.given - self.back).max(self.least);
     }
-}
-
-/// The group of a limit file.
-#[must_use]
-pub fn of_limit_file(file: &Path, limit_bytes: u64) -> Option<Container> {
-    Some(Container {
-        directory: file.parent()?.to_owned(),
-        limit_bytes,
-    })
 }
 
 #[cfg(test)]

@@ -307,18 +307,18 @@ fn vector(
     if entries > 1024 {
         return None;
     }
-    let least = WAITING.min(most);
-    if !is_long(array, entries, least) {
+    let (least, total) = (WAITING.min(most), total_of(array, entries));
+    if total <= least {
         return Some(perform_piece(nr, args, pages_of(least, entries)));
     }
     let most = if reads && waits(nr, args) {
         least
-    } else if is_long(array, entries, most) {
+    } else if total > most {
         longest_whole(nr, args, offset)?
     } else {
         most
     };
-    if !is_long(array, entries, most) {
+    if total <= most {
         return Some(perform_piece(nr, args, pages_of(most, entries)));
     }
     let once = reads && ends_with_piece(nr, args);
@@ -363,10 +363,10 @@ pub fn message(nr: i64, args: [u64; 6]) -> Option<i64> {
     let most = piece_bytes(mm());
     let wait = !reads || args[2] & libc::MSG_WAITALL as u64 != 0;
     let has_control = reads && asked.control_len != 0;
-    let least = WAITING.min(most);
-    let waits = !wait && is_long(asked.iov, asked.count, least) && !readable_now(args[0]);
+    let (least, total) = (WAITING.min(most), total_of(asked.iov, asked.count));
+    let waits = !wait && total > least && !readable_now(args[0]);
     let most = if waits { least } else { most };
-    if !is_long(asked.iov, asked.count, most) {
+    if total <= most {
         return Some(perform_piece(nr, args, pages_of(most, asked.count)));
     }
     splittable(nr, args)?;
@@ -450,16 +450,16 @@ pub fn iov_element(array: u64, i: u64) -> Option<[u64; 2]> {
     read_user(array + i * 16, pair.as_mut_ptr() as u64, 16).then_some(pair)
 }
 
-/// Whether the buffers of an iovec array hold more than `most` bytes together, and a number the kernel accepts.
-fn is_long(array: u64, count: u64, most: u64) -> bool {
+/// Bytes of the buffers of an iovec array together; 0 where the kernel refuses them: a bad pointer, or too many.
+fn total_of(array: u64, count: u64) -> u64 {
     let mut total = 0u64;
     for i in 0..count {
         let Some([_, len]) = iov_element(array, i) else {
-            return false;
+            return 0;
         };
         total = total.saturating_add(len);
     }
-    total > most && total <= i64::MAX as u64
+    if i64::try_from(total).is_ok() { total } else { 0 }
 }
 
 #[cfg(test)]
