@@ -9,7 +9,7 @@ use crate::published::{PUBLISHED, Published};
 use crate::reasons::{self, Reason};
 use crate::report::number;
 use crate::scale::{HEAD as HEAD_OF_SCALE, scales};
-use crate::stored::{Group, Line, groups};
+use crate::stored::{self, Group, Line, groups};
 
 const HEAD: &str = "\
 # Performance: farpage beside this kernel's own swap
@@ -80,7 +80,7 @@ fn runs(reports: &[Value]) -> String {
             (number + 1).to_string(),
             escape(report["build"].as_str().unwrap_or("not told")),
             format!("`{}`", escape(&command(report))),
-            report["rounds"].to_string(),
+            stored::rounds(report),
             escape(&machine::words(&report["machine"])),
         ]));
     }

@@ -25,6 +25,25 @@ pub fn read(path: &Path) -> Result<Value, String> {
     Ok(report)
 }
 
+/// Rounds of a report: what its comparisons had, the fewest to the most of them.
+#[must_use]
+pub fn rounds(report: &Value) -> String {
+    let of = |comparison: &Value| {
+        let rounds = items(&comparison["runs"])
+            .iter()
+            .filter_map(|run| run["round"].as_u64());
+        rounds.max().map(|last| last + 1)
+    };
+    let comparisons = items(&report["comparisons"]);
+    let least = comparisons.iter().filter_map(of).min();
+    let most = comparisons.iter().filter_map(of).max();
+    match least.zip(most) {
+        Some((least, most)) if least < most => format!("{least} to {most}"),
+        Some((_, most)) => most.to_string(),
+        None => "none".to_owned(),
+    }
+}
+
 /// One comparison, in every report that has it.
 #[derive(Debug)]
 pub struct Group<'a> {
@@ -220,7 +239,7 @@ pub mod tests {
             "comparisons": [{
                 "title": "random, swap file: touches", "workload": "random", "backing": "file",
                 "ram_bytes": 64 << 20, "data_bytes": 256 << 20, "sides": ["kernel", "farpage"],
-                "failures": [], "published": null,
+                "failures": [], "published": null, "runs": [{"round": 0}, {"round": 1}, {"round": 2}],
                 "rows": [{
                     "measure": "t1.p50_us", "words": words, "side": "farpage", "against": "kernel", "aimed": true,
                     "ratio": spread(ratio), "ours": spread(ratio * 10.0), "theirs": spread(10.0),
@@ -228,6 +247,19 @@ pub mod tests {
                 }],
             }],
         })
+    }
+
+    /// The tour has fewer rounds of what takes long; its reports said that it had had three of all.
+    #[test]
+    fn rounds_are_those_that_were_run() {
+        let comparison = |rounds: u64| json!({"runs": (0..rounds).map(|round| json!({"round": round})).collect::<Vec<_>>()});
+        let of = |rounds: &[u64]| {
+            let comparisons: Vec<_> = rounds.iter().map(|rounds| comparison(*rounds)).collect();
+            super::rounds(&json!({"rounds": 3, "comparisons": comparisons}))
+        };
+        assert_eq!(of(&[3, 1, 2]), "1 to 3");
+        assert_eq!(of(&[5, 5]), "5");
+        assert_eq!(of(&[]), "none");
     }
 
     #[test]

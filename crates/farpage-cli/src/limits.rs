@@ -71,12 +71,16 @@ impl Available {
         let most = self.most();
         (budget > most).then(|| {
             let (asked, has, whose) = (format_size(budget), format_size(self.bytes), &self.whose);
+            let taken = match budget > self.at_most(budget) {
+                true => ", of which all is taken",
+                false => "",
+            };
             let held = match &self.container {
                 Some(_) => ". They get what they are seen to need of it, but a program that grows at once can be killed",
                 None => ", so the program can be killed",
             };
             Trouble::new(
-                format!("{asked} of the {has} that {whose}: page tables, code and files come on top{held}"),
+                format!("{asked} of the {has} that {whose}{taken}: page tables, code and files come on top{held}"),
                 format!("give at most {}", format_size(most)),
             )
         })
@@ -203,6 +207,26 @@ mod tests {
         assert!(is_too_near(64, 49) && !is_too_near(64, 48));
         assert!(is_too_near(1100, 1001) && !is_too_near(1100, 1000));
         assert!(is_too_near(8, 1));
+    }
+
+    #[test]
+    fn a_budget_of_more_than_all_is_told_to_be_all() {
+        let available = Available {
+            bytes: 1 << 30,
+            whose: "it has".to_owned(),
+            container: None,
+        };
+        let told = |mib: u64| available.too_near(mib << 20).expect("too near").line();
+        assert!(
+            told(1536).contains("1.5 GiB of the 1 GiB that it has, of which all is taken: "),
+            "{}",
+            told(1536)
+        );
+        assert!(
+            told(1024).contains("1 GiB of the 1 GiB that it has: "),
+            "{}",
+            told(1024)
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::machine;
 use crate::report::number;
 use crate::samples;
 use crate::scale::{HEAD as HEAD_OF_SCALE, Step, scales};
-use crate::stored::is_worse;
+use crate::stored::{self, is_worse};
 use crate::work::PERCENTILES;
 use plot::{Bar, Curve, Line};
 
@@ -55,7 +55,7 @@ fn run(all: &Value) -> String {
          side, round by round: of a rate, more is better; of a time, less.</p>\n",
         escape(&machine::words(&all["machine"])),
         escape(&command(all)),
-        all["rounds"],
+        stored::rounds(all),
         escape(all["build"].as_str().unwrap_or("not told"))
     );
     for note in items(&all["notes"]).iter().filter_map(Value::as_str) {
