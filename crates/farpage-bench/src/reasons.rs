@@ -187,7 +187,7 @@ const REASONS: &[Reason] = &[
         ["redis", ""],
         &["gets_beside", "bgsave"],
         "nothing but fork lets two processes have one page of anonymous memory, so what comes back comes back for the server and for the \
-         child that saves, twice, where the kernel maps one page for both: each has half of the RAM",
+         child that saves, twice, where the kernel maps one page for both; what they still share from the fork stays as long as it is missed (decision 0043)",
         "managed memory as private mappings of a file in RAM, in which what comes back could be shared",
     ),
     reason(

@@ -5,7 +5,7 @@
 //! through a point and may end its process there, as a SIGKILL that came at this instruction would.
 
 /// Every point there is. The test fails if one of them is never passed.
-pub const POINTS: [&str; 141] = [
+pub const POINTS: [&str; 142] = [
     // Clusters: allocation and free, with the cluster's lock held.
     "cluster-locked",
     "cluster-storing",
@@ -131,6 +131,7 @@ pub const POINTS: [&str; 141] = [
     "cow-protected",
     "cow-lifted",
     "cow-cleared",
+    "cow-debt",
     "pay-charged",
     // Mappings.
     "munmap-unmapped",

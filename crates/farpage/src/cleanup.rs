@@ -19,7 +19,7 @@ use farpage_core::slots::Slots;
 use farpage_core::swap_table::{SlotKind, SlotWord};
 use farpage_core::units::PAGE_SIZE;
 
-use crate::cow;
+use crate::debts;
 use crate::mremap::turn;
 use crate::numbers;
 use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state};
@@ -77,15 +77,11 @@ pub fn give_up(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64, state: u32
     if steps.into_iter().filter(|steps| steps.bury()).count() > 0 {
         header.recount.fetch_or(recount::IN_A_STEP, Ordering::Relaxed);
     }
-    // What its children share with it stays in RAM, and is theirs alone from now on.
-    for child in cow::children(pool.processes(), index as u16) {
-        child.pay(header, i64::MAX);
-        child.parent.store(0, Ordering::Relaxed);
-    }
     // A thread of it may have been in fork. (One that borrowed its memory may be still, and will write the pid.)
     let number = entry.pid.load(Ordering::Relaxed);
     pool.processes().iter().for_each(|other| let_go(other, number));
-    cow::hand_on(pool, index as u16);
+    debts::hand_on(pool, index as u16);
+    pool.forget_debts(pool_fd, index);
     let charged = entry.charged.swap(0, Ordering::Relaxed);
     // What it shared is others' now, and not charged to them everywhere: no room before the supervisor has looked.
     header.lower_limit(charged);

@@ -10,12 +10,13 @@
 //! Invariants:
 //! - pages of a protected window are owed for, pages of others are paid for: a copy arises, and a page is moved or given up,
 //!   only after the window's bit was cleared. So what the tree really holds is at most what is charged;
-//! - where parent and child have both lifted a window it is paid for twice, until one of them ends: too much rather than
-//!   too little;
+//! - each copy that can arise is paid for once, by who owes for its window (`debts`);
 //! - what a child owes never exceeds what it inherited, so charged + owed is at most a full copy;
 //! - a window with a pinned page is never protected: the kernel itself writes such pages (a system call under way, a
 //!   thread's stack), and its write would fail. The bit is set before pins are read, and a pin is taken before the bit
 //!   is read, so one of the two sees the other;
+//! - the pages that a protected window shares are those that were there at the last fork ([`Mm::inherited`]): none of them leaves before the protection does.
+//!   Those loaded since are the process's own, charged as ever, and may leave without that;
 //! - a stale bit (its pages were unmapped meanwhile) costs one needless call.
 
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -25,9 +26,10 @@ use farpage_core::kill_point;
 use farpage_core::page_state::Kind;
 use farpage_core::stats::Counter;
 
+use crate::debts::{self, Debtors};
 use crate::ledger::COPIES_PART;
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, TOUCHED, address};
-use crate::pool::{Pool, ProcEntry, entry_state};
+use crate::pool::ProcEntry;
 use crate::reclaim::{self, BLOCK};
 use crate::sys::{self, Errno};
 
@@ -105,24 +107,26 @@ pub fn any_protected(mm: &Mm, chunk: u64) -> bool {
 
 /// In the parent, alone, before the clone: protects what is resident, or, where the budget has room for a full copy or
 /// the kernel can't protect, leaves it. Returns how many pages the child must be charged for at once; frames are always
-/// among them, for the parent gives them up without being asked.
-pub fn before_clone(mm: &Mm, resident: i64, frames: i64, headroom: i64) -> i64 {
+/// among them, for the parent gives them up without being asked. For the other pages the child at index `child` owes from now on, which it says
+/// already.
+pub fn before_clone(mm: &Mm, child: usize, (resident, frames): (i64, i64), headroom: i64) -> i64 {
     let inherited = resident + frames;
-    if mm.header().excess(inherited + headroom) <= 0 || !mm.can_protect() {
-        return inherited;
-    }
+    let is_paid = mm.header().excess(inherited + headroom) <= 0 || !mm.can_protect();
     let mut bare = frames;
     for_each_chunk(mm, |chunk, word| {
-        if word & RESIDENT_MASK == 0 {
-            return;
+        if is_paid {
+            // What is protected since an earlier fork will be in the child, too.
+            windows_of(chunk, word).for_each(|window| share(mm, window, present(mm, window).0));
+        } else if word & RESIDENT_MASK != 0 {
+            let windows = (chunk..chunk + CHUNK_PAGES).step_by(WINDOW as usize);
+            bare += windows.map(|window| offer(mm, window)).sum::<i64>();
+            protect_chunk(mm, chunk);
+            kill_point!("cow-protected");
+            let protected = mm.chunk(chunk).load(Ordering::Relaxed) & PROTECTED_MASK;
+            debts::owe(mm.pool(), child, chunk, (protected >> PROTECTED_SHIFT) as u8);
         }
-        for window in (chunk..chunk + CHUNK_PAGES).step_by(WINDOW as usize) {
-            bare += offer(mm, window);
-        }
-        protect_chunk(mm, chunk);
-        kill_point!("cow-protected");
     });
-    bare
+    if is_paid { inherited } else { bare }
 }
 
 /// The child is going to copy what is not managed, too, and the supervisor sees it only at its next look: until then the
@@ -156,25 +160,46 @@ fn for_each_chunk(mm: &Mm, mut f: impl FnMut(u64, u32)) {
     }
 }
 
+/// The windows of a chunk whose word says that they are protected.
+fn windows_of(chunk: u64, word: u32) -> impl Iterator<Item = u64> {
+    let windows = (chunk..chunk + CHUNK_PAGES).step_by(WINDOW as usize);
+    windows.filter(move |window| word & bit_of(*window) != 0)
+}
+
+/// Which pages of the window are resident, a bit each, and whether one is pinned.
+fn present(mm: &Mm, window: u64) -> (u64, bool) {
+    let states = (0..WINDOW).map(|i| (i, mm.load(window + i)));
+    states.fold((0, false), |(resident, pinned), (i, state)| {
+        let is_resident = state.kind() == Kind::Resident;
+        (
+            resident | u64::from(is_resident) << i,
+            pinned || state.pins() != 0,
+        )
+    })
+}
+
+/// These pages of a protected window are shared from now on.
+fn share(mm: &Mm, window: u64, pages: u64) {
+    mm.inherited(window).store(pages, Ordering::Relaxed);
+}
+
 /// Sets the window's bit if it can be protected; else returns how many resident pages stay writable in it.
 fn offer(mm: &Mm, window: u64) -> i64 {
-    if mm.chunk(window).fetch_or(bit_of(window), Ordering::SeqCst) & bit_of(window) != 0 {
-        // Protected since an earlier fork: a thread that is taking a pin now will see the bit, so it must stay.
-        return 0;
-    }
+    let known = mm.chunk(window).fetch_or(bit_of(window), Ordering::SeqCst) & bit_of(window) != 0;
     fence(Ordering::SeqCst);
     kill_point!("cow-marked");
-    let (mut resident, mut pinned) = (0, false);
-    for page in window..window + WINDOW {
-        let state = mm.load(page);
-        resident += i64::from(state.kind() == Kind::Resident);
-        pinned |= state.pins() != 0;
+    let (resident, pinned) = present(mm, window);
+    let before = mm.inherited(window).load(Ordering::Relaxed);
+    if known && resident != before {
+        debts::pay_own(mm.pool(), mm.owner(), window, before.count_ones().into());
     }
-    if resident > 0 && !pinned {
+    // Protected since an earlier fork: a thread that is taking a pin now will see the bit, so it must stay.
+    if known || (resident != 0 && !pinned) {
+        share(mm, window, resident);
         return 0;
     }
     mm.chunk(window).fetch_and(!bit_of(window), Ordering::SeqCst);
-    resident
+    i64::from(resident.count_ones())
 }
 
 /// Tells the kernel about the chunk's protected windows, neighbours in one call.
@@ -240,8 +265,8 @@ pub fn lift(mm: &Mm, page: u64) {
     // Only after the kernel's part: who finds the bit cleared may write at once. One thread clears it and pays.
     if mm.chunk(window).fetch_and(!bit_of(window), Ordering::SeqCst) & bit_of(window) != 0 {
         kill_point!("cow-cleared");
-        let resident = (window..window + WINDOW).filter(|&page| mm.load(page).kind() == Kind::Resident);
-        pay(mm, resident.count() as i64);
+        let shared = mm.inherited(window).load(Ordering::Relaxed);
+        pay(mm, window, shared.count_ones().into());
     }
 }
 
@@ -254,76 +279,44 @@ pub fn lift_range(mm: &Mm, lo: u64, hi: u64) {
     }
 }
 
-/// Charges those who owe for shared pages: this process for what it inherited, then others that may share with it. Nobody owes:
-/// every copy there can be is paid for.
-fn pay(mm: &Mm, pages: i64) {
-    let left = pages - mm.entry().pay(mm.header(), pages);
+/// Charges for a window that this process has for itself from now on. Nobody owes: every copy there can be is paid for.
+fn pay(mm: &Mm, window: u64, pages: i64) {
     // Only forks make debts.
     let forks = mm.header().forks.load(Ordering::Acquire);
-    if left > 0
-        && mm.settled_forks.load(Ordering::Relaxed) != forks
-        && pay_by_others(mm.pool(), mm.owner(), left) > 0
+    if mm.settled_forks.load(Ordering::Relaxed) != forks && !debts::pay(mm.pool(), mm.owner(), window, pages)
     {
         mm.settled_forks.store(forks, Ordering::Relaxed);
     }
 }
 
-/// Charges other processes for pages that the one at `index` copies: its children, which inherited them from it, its siblings, which
-/// share what it inherited, then any, grandchildren among them; what nobody owes. (A parent whose first child had paid for all
-/// once left the second one's pages, and a grandchild's, charged to nobody.)
-pub fn pay_by_others(pool: &Pool, index: u16, pages: i64) -> i64 {
-    let entries = pool.processes();
-    let (own, parent) = (
-        u32::from(index) + 1,
-        entries[usize::from(index)].parent.load(Ordering::Relaxed),
-    );
-    let mut left = pages;
-    for relation in [Some(own), Some(parent).filter(|parent| *parent != 0), None] {
-        let debtors = entries.iter().filter(|entry| {
-            entry.owed.load(Ordering::Relaxed) > 0
-                && relation.is_none_or(|parent| entry.parent.load(Ordering::Relaxed) == parent)
-                && entry_state::is_occupied(entry.state.load(Ordering::Acquire))
-        });
-        left = charge_for_others(pool, debtors, left);
-        if left == 0 {
-            break;
+/// Who of this process's family owes.
+pub fn debtors(mm: &Mm) -> Debtors {
+    let forks = mm.header().forks.load(Ordering::Acquire);
+    if mm.settled_forks.load(Ordering::Relaxed) == forks {
+        return Debtors::NONE;
+    }
+    Debtors::of(mm.pool(), mm.owner())
+}
+
+/// The pages of a window that is another process's too, a bit each.
+#[derive(Clone, Copy)]
+pub struct Shared {
+    /// What fork shares. To move it out frees nothing unless each of them does the same.
+    pub inherited: u64,
+    /// What this process has loaded since.
+    pub own: u64,
+}
+
+/// `None`: the page's window is this process's alone. The gate is held shared.
+pub fn shared(mm: &Mm, debtors: &Debtors, page: u64) -> Option<Shared> {
+    let window = page / WINDOW * WINDOW;
+    let is_shared = is_protected(mm, page) && debtors.share(mm.pool(), window);
+    is_shared.then(|| {
+        let inherited = mm.inherited(window).load(Ordering::Relaxed);
+        let loaded = |i: &u64| inherited >> i & 1 == 0 && mm.load(window + i).kind() == Kind::Resident;
+        Shared {
+            inherited,
+            own: (0..WINDOW).filter(loaded).fold(0, |own, i| own | 1 << i),
         }
-    }
-    left
-}
-
-/// Charges debtors, one after another, for pages that others copy; what is left of those.
-fn charge_for_others<'a>(pool: &Pool, debtors: impl Iterator<Item = &'a ProcEntry>, pages: i64) -> i64 {
-    let mut left = pages;
-    for debtor in debtors {
-        let paid = debtor.pay(pool.header(), left);
-        debtor.paid_for.fetch_add(paid, Ordering::Relaxed);
-        left -= paid;
-        if left == 0 {
-            break;
-        }
-    }
-    left
-}
-
-/// The process at `index` ends, and what it was charged with it. What it paid for copies of others it shared with its siblings: one of
-/// them has it now.
-pub fn hand_on(pool: &Pool, index: u16) {
-    let entries = pool.processes();
-    let entry = &entries[usize::from(index)];
-    entry.owed.store(0, Ordering::Relaxed);
-    let paid_for = entry.paid_for.swap(0, Ordering::Relaxed);
-    let parent = entry.parent.load(Ordering::Relaxed);
-    if paid_for > 0 && parent != 0 {
-        charge_for_others(pool, children(entries, (parent - 1) as u16), paid_for);
-    }
-}
-
-/// Living children by fork of the process at `index`.
-pub fn children(entries: &[ProcEntry], index: u16) -> impl Iterator<Item = &ProcEntry> {
-    let parent = u32::from(index) + 1;
-    entries.iter().filter(move |entry| {
-        entry.parent.load(Ordering::Relaxed) == parent
-            && entry_state::is_occupied(entry.state.load(Ordering::Acquire))
     })
 }

@@ -23,6 +23,7 @@ use farpage_core::stats::Counter;
 use crate::cleanup;
 use crate::commit;
 use crate::cow;
+use crate::debts::Debtors;
 use crate::engine_stack;
 use crate::errand;
 use crate::file_limit;
@@ -113,6 +114,9 @@ fn fork_alone(mm: &Mm, nr: i64, args: [u64; 6]) -> i64 {
     kill_point!("fork-entry");
     let born_ns = child.born_ns.load(Ordering::Relaxed);
     child.parent.store(u32::from(mm.owner()) + 1, Ordering::Relaxed);
+    child
+        .family
+        .store(mm.entry().family.load(Ordering::Relaxed), Ordering::Relaxed);
     child.forking.store(taker, Ordering::Release);
     // Before the first of its words is written: from now on they are to be cleaned up after.
     child.active.store(1, Ordering::Release);
@@ -192,7 +196,9 @@ pub fn take_entry(pool: &Pool, state: u32) -> Option<usize> {
     // Who paid for a copy while the debtor was given up may have taken it back from here afterwards.
     let stray = entry.charged.swap(0, Ordering::Relaxed);
     pool.header().charged.fetch_sub(stray, Ordering::Relaxed);
-    pool.header().births.fetch_add(1, Ordering::AcqRel);
+    let births = pool.header().births.fetch_add(1, Ordering::AcqRel);
+    // Its own; who is forked gets that of its parent.
+    entry.family.store(births, Ordering::Relaxed);
     Some(index)
 }
 
@@ -243,9 +249,12 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     child.resident.store(resident, Ordering::Relaxed);
     child.frames.store(frames, Ordering::Relaxed);
     child.poor.store(poor, Ordering::Relaxed);
-    let at_once = cow::before_clone(mm, resident, frames, thread::headroom(mm));
+    child.owed.store(resident + frames, Ordering::SeqCst);
+    if Debtors::of(mm.pool(), mm.owner()).is_empty() {
+        mm.queue.begins_to_share();
+    }
+    let at_once = cow::before_clone(mm, index, (resident, frames), thread::headroom(mm));
     cow::reserve_for_child(mm, child);
-    child.owed.store(resident + frames, Ordering::Relaxed);
     kill_point!("fork-owed");
     child.pay(mm.header(), at_once);
     mm.header().forks.fetch_add(1, Ordering::Release);

@@ -398,9 +398,11 @@ impl Ledger {
         if self.reads || !self.shares.contains_key(&pid) {
             let anon = apart + managed(entry);
             let start = sys::thread_ns();
-            let pss = pss_anon(pid).unwrap_or(anon);
+            let charged = entry.charged.load(Ordering::Relaxed);
+            // Who is ending has no memory, and is charged for it still. (What it shared was counted twice then, for all that it has in its books.)
+            let pss = pss_anon(pid).unwrap_or(charged);
             let share = Share {
-                uncharged: pss - entry.charged.load(Ordering::Relaxed),
+                uncharged: pss - charged,
                 permille: (pss * 1000 / anon.max(1)).clamp(0, 1000),
                 apart,
                 read_ns: now,

@@ -22,6 +22,7 @@ mod compress;
 pub mod container;
 pub mod control;
 pub mod cow;
+pub mod debts;
 pub mod discard;
 pub mod dispatch;
 mod dontneed;

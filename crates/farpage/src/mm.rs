@@ -4,7 +4,7 @@
 //! Written in two steps: [`init`] once (dormant), [`activate`](crate::activate) once (active); afterwards only atomics change.
 //!
 //! # Safety
-//! `states` and `chunks` are arrays of atomics mapped for the whole managed range before `mode` becomes ACTIVE and never
+//! `states`, `chunks` and `inherited` are arrays of atomics mapped for the whole managed range before `mode` becomes ACTIVE and never
 //! unmapped, so indexing them with a page below `MANAGED_PAGES` is sound.
 #![allow(unsafe_code)]
 
@@ -79,6 +79,7 @@ pub struct Mm {
     own_number: AtomicI32,
     states: AtomicU64,
     chunks: AtomicU64,
+    inherited: AtomicU64,
     pub work_areas: WorkAreas,
     pub gate: Gate,
     pub frames: Frames,
@@ -132,6 +133,7 @@ static MM: Mm = Mm {
     own_number: AtomicI32::new(0),
     states: AtomicU64::new(0),
     chunks: AtomicU64::new(0),
+    inherited: AtomicU64::new(0),
     work_areas: WorkAreas::new(),
     gate: Gate::new(),
     frames: Frames::new(),
@@ -327,6 +329,7 @@ impl Mm {
             .pool()
             .map_states(self.fd(fd::POOL), self.owner() as usize, None)?;
         let chunks = sys::engine_memory(MANAGED_PAGES / CHUNK_PAGES * 4)?;
+        let inherited = sys::engine_memory(MANAGED_PAGES / 64 * 8)?;
         self.frames.prepare()?;
         self.places.prepare(self)?;
         let budget = self.header().budget.load(Ordering::Relaxed).max(0) as u64;
@@ -337,6 +340,7 @@ impl Mm {
         self.work_areas.prepare(work_area::count(budget as i64))?;
         self.states.store(states, Ordering::Relaxed);
         self.chunks.store(chunks, Ordering::Relaxed);
+        self.inherited.store(inherited, Ordering::Relaxed);
         Ok(())
     }
 
@@ -367,6 +371,14 @@ impl Mm {
         let chunks = self.chunks.load(Ordering::Relaxed);
         // SAFETY: as for word.
         unsafe { &*((chunks + page % MANAGED_PAGES / CHUNK_PAGES * 4) as *const AtomicU32) }
+    }
+
+    /// A bit for each page of the page's window of 64: of a protected window, what was there when it was last shared (see `cow`).
+    #[must_use]
+    pub fn inherited(&self, page: u64) -> &'static AtomicU64 {
+        let inherited = self.inherited.load(Ordering::Relaxed);
+        // SAFETY: as for word.
+        unsafe { &*((inherited + page % MANAGED_PAGES / 64 * 8) as *const AtomicU64) }
     }
 
     /// A word of the page's chunk says something: who unmaps the chunk must look at its words.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! header | process table | device states | current clusters | cluster words | lists | queue | swap table |
-//! zpool descriptors | zpool data | page states x MAX_PROCESSES
+//! zpool descriptors | zpool data | debts | page states x MAX_PROCESSES
 //! ```
 //! Everything is sparse: what was never touched costs nothing. A process that is killed at any instruction leaves
 //! nothing that others wait for; what it held is named by its process entry and found again by the supervisor (`cleanup`).
@@ -29,6 +29,7 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::workingset::Workingset;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 
+use crate::cleanup::next_data;
 use crate::control::Control;
 use crate::sys::{self, Errno};
 use crate::syscalls::{MANAGED_SHIFT, MANAGED_TAG};
@@ -69,6 +70,8 @@ const MAGIC: u64 = {
     }
     magic
 };
+/// Bytes of one process's debts: a bit for each window of 64 pages.
+const DEBTS_LEN: u64 = MANAGED_PAGES / 64 / 8;
 /// Bytes of one process's page-state array.
 pub const STATES_LEN: u64 = MANAGED_PAGES * 8;
 
@@ -422,6 +425,28 @@ impl Pool {
         let at = self.zdata((zpage * ZPAGE_BYTES) as u64);
         // SAFETY: changes no content. Where it fails, the first write to each page gets its memory.
         let _ = unsafe { sys::madvise(at, ZPAGE_BYTES as u64, libc::MADV_POPULATE_WRITE) };
+    }
+
+    /// What the process at `index` owes for (see `debts`): a byte for each chunk of 512 pages, a bit of it for each window of 64.
+    #[must_use]
+    pub fn debts(&self, index: usize) -> &'static [AtomicU8] {
+        debug_assert!(index < MAX_PROCESSES);
+        self.part(self.layout.debts + index as u64 * DEBTS_LEN, DEBTS_LEN)
+    }
+
+    /// Clears them, and gives their memory back.
+    pub fn forget_debts(&self, fd: i32, index: usize) {
+        let start = self.layout.debts + index as u64 * DEBTS_LEN;
+        let mut at = start;
+        while let Some((from, to)) = next_data(fd, at, start + DEBTS_LEN) {
+            let written = &self.debts(index)[(from - start) as usize..(to - start) as usize];
+            written.iter().for_each(|byte| byte.store(0, Ordering::SeqCst));
+            at = to;
+        }
+        if at != start {
+            // SAFETY: a part of the common mapping that reads as zeros before and after.
+            let _ = unsafe { sys::madvise(self.base + start, DEBTS_LEN, libc::MADV_REMOVE) };
+        }
     }
 
     fn part<T>(&self, offset: u64, count: u64) -> &'static [T] {

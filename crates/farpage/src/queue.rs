@@ -11,8 +11,9 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use farpage_core::reclaim_policy::Retention;
+use farpage_core::reclaim_policy::{CLASSES, Retention, Sharing};
 
+use crate::cow::Shared;
 use crate::gate::Spin;
 use crate::mm::CHUNK_PAGES;
 use crate::pool::MANAGED_PAGES;
@@ -23,15 +24,40 @@ pub const WINDOW: u64 = 64;
 const WINDOWS: u64 = MANAGED_PAGES / WINDOW;
 const QUEUED: u8 = 1;
 const REFERENCED: u8 = 2;
-/// Above these two bits: the stamp of the window's last eviction, or [`TAKEN_BACK`].
+/// Above these two bits: the stamp of the window's last eviction, or one of the next two.
 const STAMP_SHIFT: u32 = 2;
 const TAKEN_BACK: u8 = 63;
+const LEFT_SHARED: u8 = 62;
 const RING_MIN: u64 = 1024;
+/// So many windows that all stay are enough to say that all do.
+const TURN_MAX: u64 = 4096;
 
 struct Ends {
     head: u64,
     len: u64,
     retention: Retention,
+    sharing: Sharing,
+}
+
+/// All pages of a window.
+pub const ALL: u64 = u64::MAX;
+
+/// What is to leave: those pages of the window, a bit each, that can. Others are shared, and stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    pub window: u64,
+    pub pages: u64,
+}
+
+/// Why no window left.
+#[derive(Clone, Copy)]
+enum Stayed {
+    /// There is none.
+    None,
+    /// All that there is is shared.
+    Shared,
+    /// Something is not, and had a second chance.
+    ForNow,
 }
 
 /// Pages of a window that were loaded, and the stamp of its last eviction.
@@ -82,6 +108,7 @@ impl Queue {
                 head: 0,
                 len: 0,
                 retention: Retention::new(),
+                sharing: Sharing::new(),
             }),
         }
     }
@@ -100,7 +127,15 @@ impl Queue {
     pub fn loaded(&self, page: u64, count: u64) {
         for (window, pages) in windows_of(page, count) {
             let flags = self.flags_of(window);
-            let seen = flags.load(Ordering::Relaxed);
+            let mut seen = flags.load(Ordering::Relaxed);
+            if seen >> STAMP_SHIFT == LEFT_SHARED {
+                // It may be in the queue, for a page that stayed.
+                let then = flags.fetch_and(QUEUED | REFERENCED, Ordering::Relaxed);
+                if then >> STAMP_SHIFT == LEFT_SHARED {
+                    self.ends.lock().sharing.back();
+                }
+                seen = then & (QUEUED | REFERENCED);
+            }
             if seen & QUEUED == 0 {
                 self.enqueue_loaded(window, Some(Load::new(seen, pages)));
             } else if seen & REFERENCED == 0 {
@@ -112,8 +147,8 @@ impl Queue {
     /// Pages `page..page + count` have been read together and will be told as loaded, however few at a time.
     pub fn arriving(&self, page: u64, count: u64) {
         for (window, pages) in windows_of(page, count) {
-            if Retention::is_run(pages) {
-                let seen = self.flags_of(window).load(Ordering::Relaxed);
+            let seen = self.flags_of(window).load(Ordering::Relaxed);
+            if Retention::is_run(pages) && seen >> STAMP_SHIFT != LEFT_SHARED {
                 self.ends.lock().note(&Load::new(seen, pages));
             }
         }
@@ -125,7 +160,8 @@ impl Queue {
         for (window, _) in windows_of(page, count) {
             let flags = self.flags_of(window);
             let seen = flags.load(Ordering::Relaxed);
-            if seen & QUEUED == 0 {
+            // What left when it was shared is missed in any case.
+            if seen & QUEUED == 0 && seen >> STAMP_SHIFT != LEFT_SHARED {
                 let marked = TAKEN_BACK << STAMP_SHIFT;
                 let _ = flags.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed);
             }
@@ -148,26 +184,82 @@ impl Queue {
         }
     }
 
-    /// Takes the window that was loaded longest ago and not referenced since, and is not to stay; `None`: the queue is empty, or all of
-    /// it was referenced (and is not now).
-    pub fn dequeue(&self) -> Option<u64> {
+    /// Takes the window that was loaded longest ago and not referenced since, and is not to stay; `None`: the queue is empty, or as many as `looks`
+    /// were looked at in vain. `shared` tells of windows what of them is other processes' too; `resident` is how many pages the process has.
+    pub fn dequeue(
+        &self,
+        resident: u64,
+        looks: &mut u64,
+        shared: impl Fn(u64) -> Option<Shared>,
+    ) -> Option<Victim> {
+        loop {
+            let level = self.ends.lock().sharing.level();
+            match self.turn_round(resident, looks, &shared) {
+                Ok(victim) => return Some(victim),
+                Err(_) if *looks == 0 => return None,
+                // Unless another thread has, meanwhile.
+                Err(Stayed::Shared) => self.ends.lock().sharing.press(level),
+                Err(Stayed::ForNow) => {}
+                Err(Stayed::None) => return None,
+            }
+        }
+    }
+
+    /// How many windows are worth to be looked at for one victim.
+    pub fn looks(&self) -> u64 {
         let len = self.len();
-        for nth in 0..=len {
-            let (window, stays) = self.pop()?;
+        2 * len + u64::from(CLASSES) * len.min(TURN_MAX)
+    }
+
+    /// Looks for a victim in one turn of the queue at most.
+    fn turn_round(
+        &self,
+        resident: u64,
+        looks: &mut u64,
+        shared: &impl Fn(u64) -> Option<Shared>,
+    ) -> Result<Victim, Stayed> {
+        let len = self.len();
+        let mut stayed = Stayed::None;
+        for nth in 0..=len.min(TURN_MAX) {
+            *looks = looks.saturating_sub(1);
+            let Some((window, stays)) = self.pop(resident) else {
+                break;
+            };
             let flags = self.flags_of(window);
             let referenced = flags.load(Ordering::Relaxed) & REFERENCED != 0;
-            let goes_round = referenced || (stays && nth < len / 2);
+            let shared = shared(window);
+            let stays_shared = shared.is_some_and(|shared| {
+                let pages = shared.inherited.count_ones();
+                self.ends.lock().sharing.stays(window, pages)
+            });
+            let own = shared.map_or(ALL, |shared| shared.own);
+            let goes_round = referenced || (stays && nth < len / 2) || (stays_shared && own == 0);
             if !goes_round {
-                let stamp = self.ends.lock().evicted();
+                let stamp = if stays_shared {
+                    0
+                } else {
+                    self.ends.lock().evicted(shared.is_some())
+                };
                 flags.store(stamp << STAMP_SHIFT, Ordering::Release);
-                return Some(window);
+                let pages = if stays_shared { own } else { ALL };
+                return Ok(Victim { window, pages });
             }
+            stayed = match (own, stayed) {
+                (0, Stayed::None) => Stayed::Shared,
+                (0, stayed) => stayed,
+                _ => Stayed::ForNow,
+            };
             flags.fetch_and(!REFERENCED, Ordering::Release);
             if !self.push(window, None) {
                 flags.store(0, Ordering::Release);
             }
         }
-        None
+        Err(stayed)
+    }
+
+    /// This process is going to share all that it has, and shared nothing before.
+    pub fn begins_to_share(&self) {
+        self.ends.lock().sharing = Sharing::new();
     }
 
     /// Whether the next `count` windows at least are of these, and none of these was referenced.
@@ -210,13 +302,14 @@ impl Queue {
     }
 
     /// Takes the head, and says whether it is to stay.
-    fn pop(&self) -> Option<(u64, bool)> {
+    fn pop(&self, resident: u64) -> Option<(u64, bool)> {
         let room = self.room.load(Ordering::Relaxed);
         let mut ends = self.ends.lock();
         let len = ends.len as u32;
         ends.len = ends.len.checked_sub(1)?;
         let window = u64::from(self.entry(ends.head).load(Ordering::Relaxed));
         ends.head = (ends.head + 1) & (room - 1);
+        ends.sharing.looked(len, resident);
         let stays = ends.retention.stays(window / (CHUNK_PAGES / WINDOW), len);
         Some((window, stays))
     }
@@ -231,9 +324,14 @@ impl Ends {
     }
 
     /// One of the windows that wait, or of those taken a moment ago, is evicted; its stamp.
-    fn evicted(&mut self) -> u8 {
+    fn evicted(&mut self, shared: bool) -> u8 {
         let len = self.len as u32 + 1;
-        self.retention.evicted(len)
+        let stamp = self.retention.evicted(len);
+        if shared {
+            self.sharing.left();
+            return LEFT_SHARED;
+        }
+        stamp
     }
 }
 
@@ -263,6 +361,13 @@ mod tests {
     use super::*;
     use farpage_core::reclaim_policy::{Clock, Node, ReclaimPolicy};
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn dequeue(queue: &Queue) -> Option<u64> {
+        let victim = queue.dequeue(0, &mut queue.looks(), |_| None)?;
+        assert_eq!(victim.pages, ALL);
+        Some(victim.window)
+    }
 
     fn queue(budget: u64) -> Queue {
         let queue = Queue::new();
@@ -276,7 +381,7 @@ mod tests {
         for page in [700, 5, 64 * 9] {
             queue.loaded(page, 1);
         }
-        let order: Vec<_> = std::iter::from_fn(|| queue.dequeue()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| dequeue(&queue)).collect();
         assert_eq!(order, [10, 0, 9]);
     }
 
@@ -288,7 +393,7 @@ mod tests {
         queue.loaded(1, 1);
         queue.loaded(2, 1);
         assert_eq!(
-            [queue.dequeue(), queue.dequeue(), queue.dequeue()],
+            [dequeue(&queue), dequeue(&queue), dequeue(&queue)],
             [Some(1), Some(0), None]
         );
     }
@@ -297,7 +402,7 @@ mod tests {
     fn a_run_queues_every_window_it_touches() {
         let queue = queue(0);
         queue.loaded(63, 66);
-        let order: Vec<_> = std::iter::from_fn(|| queue.dequeue()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| dequeue(&queue)).collect();
         assert_eq!(order, [0, 1, 2]);
     }
 
@@ -307,11 +412,11 @@ mod tests {
         (16..24).for_each(|window| queue.loaded(window * WINDOW, 1));
         queue.loaded(3 * WINDOW, 1);
         assert!(queue.leads_with(16..24, 8) && !queue.leads_with(16..24, 9));
-        assert_eq!(queue.dequeue(), Some(16));
+        assert_eq!(dequeue(&queue), Some(16));
         assert!(queue.leads_with(16..24, 7));
         queue.loaded(20 * WINDOW, 1);
         assert!(!queue.leads_with(16..24, 7), "one was loaded again");
-        queue.dequeue();
+        dequeue(&queue);
         assert!(!queue.leads_with(3..4, 9), "there are not so many");
     }
 
@@ -323,7 +428,7 @@ mod tests {
         queue.loaded(16 * WINDOW, 1);
         queue.loaded(17 * WINDOW, 1);
         (40..48).for_each(|window| queue.loaded(window * WINDOW, 64));
-        assert_eq!(queue.dequeue(), Some(18));
+        assert_eq!(dequeue(&queue), Some(18));
         assert!(queue.leads_with(16..24, 5) && !queue.leads_with(16..24, 6));
         queue.loaded(17 * WINDOW, 1);
         assert!(!queue.leads_with(16..24, 5), "one was loaded again");
@@ -333,9 +438,9 @@ mod tests {
     fn a_full_ring_forgets_and_takes_again() {
         let queue = queue(0);
         (0..RING_MIN + 5).for_each(|window| queue.loaded(window * WINDOW, 1));
-        assert_eq!(queue.dequeue(), Some(0));
+        assert_eq!(dequeue(&queue), Some(0));
         queue.loaded((RING_MIN + 2) * WINDOW, 1);
-        let last = std::iter::from_fn(|| queue.dequeue()).last();
+        let last = std::iter::from_fn(|| dequeue(&queue)).last();
         assert_eq!(last, Some(RING_MIN + 2));
     }
 
@@ -352,7 +457,7 @@ mod tests {
             }
             loads += usize::from(at >= (ROUNDS - 10) * windows);
             if queue.len() == 200 {
-                there[queue.dequeue().unwrap() as usize] = false;
+                there[dequeue(&queue).unwrap() as usize] = false;
             }
             if back {
                 queue.taken_back(window * WINDOW, WINDOW);
@@ -371,6 +476,85 @@ mod tests {
             "much too much: the oldest leave"
         );
         assert_eq!(loads_going_round(240, true), 10 * 240, "the swap cache has them");
+    }
+
+    /// A window of which so many pages are shared with another process, and others own.
+    fn shared(inherited: u64, own: u64) -> Option<Shared> {
+        Some(Shared { inherited, own })
+    }
+
+    #[test]
+    fn what_fork_shares_stays_while_something_else_can_leave() {
+        let queue = queue(0);
+        (0..40).for_each(|window| queue.loaded(window * WINDOW, 64));
+        // Of those that are shared the 7th has pages of its own.
+        let kind = |window: u64| match window {
+            0..30 => shared(!7, if window == 7 { 7 } else { 0 }),
+            _ => None,
+        };
+        let all: Vec<_> = std::iter::from_fn(|| {
+            let victim = queue.dequeue(4000, &mut queue.looks(), kind)?;
+            (victim.window != 7 || victim.pages != 7 || !queue.is_empty()).then_some(victim)
+        })
+        .take(11)
+        .collect();
+        let own: Vec<_> = all.iter().filter(|victim| victim.pages != ALL).collect();
+        assert_eq!(own, [&Victim { window: 7, pages: 7 }]);
+        let mut others: Vec<_> = all
+            .iter()
+            .filter(|victim| victim.pages == ALL)
+            .map(|victim| victim.window)
+            .collect();
+        others.sort_unstable();
+        assert_eq!(others, (30..40).collect::<Vec<_>>());
+        assert_eq!(queue.len(), 29, "the 7th is put back by who has taken its pages");
+    }
+
+    /// A parent and its child have nothing but what they share: what leaves first is the same in both, though one of them has used its windows in
+    /// another order. Else as much would have to leave as is free in the end by chance.
+    #[test]
+    fn of_what_fork_shares_the_same_windows_leave_first_everywhere() {
+        let leave = |order: &mut dyn Iterator<Item = u64>| -> BTreeSet<u64> {
+            let queue = queue(0);
+            order.for_each(|window| queue.loaded(window * WINDOW, 64));
+            let left = |_| {
+                queue
+                    .dequeue(160 * 64, &mut queue.looks(), |_| shared(ALL, 0))
+                    .unwrap()
+                    .window
+            };
+            (0..10).map(left).collect()
+        };
+        let mut sharing = Sharing::new();
+        sharing.press(2);
+        let classes: BTreeSet<_> = (0..160).filter(|window| !sharing.stays(*window, 64)).collect();
+        assert!(classes.len() < 40, "three of sixteen");
+        for left in [leave(&mut (0..160)), leave(&mut (0..160).rev())] {
+            assert!(
+                left.len() == 10 && left.is_subset(&classes),
+                "{left:?} {classes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_left_when_it_was_shared_and_comes_back_is_missed_whatever_stayed_of_it() {
+        let queue = queue(0);
+        let back = || queue.ends.lock().sharing.came_back();
+        for window in 0..2 {
+            queue.loaded(window * WINDOW, 64);
+            while queue
+                .dequeue(128, &mut queue.looks(), |_| shared(ALL, 0))
+                .is_none()
+            {}
+        }
+        // A page of the second one could not be moved.
+        queue.enqueue(1);
+        queue.loaded(0, 1);
+        queue.loaded(WINDOW, 1);
+        assert_eq!(back(), 2);
+        queue.loaded(5, 1);
+        assert_eq!(back(), 2, "once");
     }
 
     const UNITS: u64 = 40;
@@ -420,7 +604,7 @@ mod tests {
                         clock.loaded(window as u32, None);
                     }
                     Event::Dequeue => {
-                        let victim = queue.dequeue();
+                        let victim = dequeue(&queue);
                         prop_assert_eq!(victim, clock.victim().map(u64::from));
                         if let Some(window) = victim {
                             waits[window as usize] = false;

@@ -21,6 +21,7 @@ use crate::cow;
 use crate::huge_out::{self, Turn};
 use crate::mm::{CHUNK_PAGES, Mm, PAGE, RESIDENT_MASK, address};
 use crate::pool::flag;
+use crate::queue::{ALL, Victim};
 pub use crate::reclaim_calls::{note_keys, presence};
 use crate::reclaim_calls::{populate_write, split_folios, sure_presence};
 use crate::store::WRITE_MAX;
@@ -205,11 +206,25 @@ fn evict_window(mm: &Mm) -> u64 {
 
 /// The window that was loaded longest ago and has something to evict.
 fn evict_oldest(mm: &Mm, block: u64) -> u64 {
+    let debtors = cow::debtors(mm);
+    let mut looks = mm.queue.looks();
     // One turn each: a window that keeps its pages comes to the queue's end again.
     for _ in 0..mm.queue.len() {
-        let Some(window) = mm.queue.dequeue() else { break };
+        let resident = mm.entry().resident.load(Ordering::Relaxed).max(0) as u64;
+        let shared = |window| cow::shared(mm, &debtors, window * BLOCK);
+        let Some(Victim { window, pages }) = mm.queue.dequeue(resident, &mut looks, shared) else {
+            break;
+        };
         let base = window * BLOCK;
         if mm.chunk(base).load(Ordering::Relaxed) & RESIDENT_MASK == 0 {
+            continue;
+        }
+        if pages != ALL {
+            let moved = evict_pages(mm, base, block, pages);
+            queue_again(mm, window);
+            if moved > 0 {
+                return moved;
+            }
             continue;
         }
         match huge_out::evict(mm, base, |chunk| huge_out::leaves_together(mm, chunk)) {
@@ -281,7 +296,12 @@ fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
     }
     // What fork shares is copied to be moved, and paid for as any copy.
     cow::lift(mm, base);
-    let victims = lock_victims(mm, base);
+    evict_pages(mm, base, block, ALL)
+}
+
+/// The same of those among `pages`, a bit each.
+fn evict_pages(mm: &Mm, base: u64, block: u64, pages: u64) -> u64 {
+    let victims = lock_victims(mm, base, pages);
     if victims == 0 {
         return 0;
     }
@@ -318,11 +338,11 @@ fn evict_from(mm: &Mm, base: u64, block: u64) -> u64 {
     count
 }
 
-/// Locks the resident, unpinned pages of the window; a page taken back lately is spared once, one that no tier takes is passed over.
-fn lock_victims(mm: &Mm, base: u64) -> u64 {
+/// Locks the resident, unpinned ones among `pages` of the window; a page taken back lately is spared once, one that no tier takes is passed over.
+fn lock_victims(mm: &Mm, base: u64, pages: u64) -> u64 {
     let mut victims = 0u64;
     let mut poor = poor::Turn::default();
-    for i in 0..BLOCK {
+    for i in (0..BLOCK).filter(|i| pages >> i & 1 != 0) {
         let seen = mm.load(base + i);
         if seen.kind() != Kind::Resident || seen.is_locked() || seen.pins() != 0 || poor.stays(mm, seen) {
             continue;

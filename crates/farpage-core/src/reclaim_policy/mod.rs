@@ -29,6 +29,7 @@ mod links;
 mod lru_gen;
 mod retention;
 mod s3fifo;
+mod sharing;
 mod sieve;
 mod swap_cache;
 
@@ -37,6 +38,7 @@ pub use links::Node;
 pub use lru_gen::LruGen;
 pub use retention::{Fifo, Retention};
 pub use s3fifo::S3Fifo;
+pub use sharing::{CLASSES, Sharing};
 pub use sieve::Sieve;
 pub use swap_cache::SwapCache;
 

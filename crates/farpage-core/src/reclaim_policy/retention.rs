@@ -121,7 +121,7 @@ impl Retention {
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea, Flood 2014).
-const fn mixed(word: u64) -> u64 {
+pub(super) const fn mixed(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)

@@ -2,7 +2,6 @@ use farpage_core::units::PAGE_SIZE;
 
 use super::*;
 use crate::commit;
-use crate::cow;
 use crate::fork::take_entry;
 use crate::pool::Geometry;
 
@@ -391,6 +390,8 @@ fn a_parent_that_dies_leaves_its_children_what_they_owe() {
     );
     let entry = &pool.processes()[child];
     entry.parent.store(parent as u32 + 1, Ordering::Relaxed);
+    let family = pool.processes()[parent].family.load(Ordering::Relaxed);
+    entry.family.store(family, Ordering::Relaxed);
     entry.owed.store(30, Ordering::Relaxed);
     entry.forking.store(sys::getpid(), Ordering::Relaxed);
     pool.processes()[parent]
@@ -407,52 +408,6 @@ fn a_parent_that_dies_leaves_its_children_what_they_owe() {
     assert_eq!(entry.forking.load(Ordering::Relaxed), 0);
     end(child);
     assert_eq!(pool.header().charged.load(Ordering::Relaxed), 0);
-}
-
-/// Entries of a parent, by index, that owe so many pages each.
-fn family(pool: &Pool, parents: &[Option<usize>], owed: i64) -> Vec<usize> {
-    let mut members: Vec<usize> = Vec::new();
-    for parent in parents {
-        let index = take_entry(pool, entry_state::LIVE).unwrap();
-        let entry = &pool.processes()[index];
-        if let Some(parent) = parent {
-            let parent = members[*parent] as u32 + 1;
-            entry.parent.store(parent, Ordering::Relaxed);
-            entry.owed.store(owed, Ordering::Relaxed);
-        }
-        members.push(index);
-    }
-    members
-}
-
-/// A parent with two children copies what all three share: the first child is charged. When it ended, the pages of the second, which are
-/// the originals, were charged to nobody.
-#[test]
-fn what_one_child_paid_for_is_its_siblings_when_it_ends() {
-    let ledger = tree();
-    let pool = *ledger.pool();
-    let members = family(&pool, &[None, Some(0), Some(0)], 100);
-    let charged = |at: usize| pool.processes()[members[at]].charged.load(Ordering::Relaxed);
-    assert_eq!(cow::pay_by_others(&pool, members[0] as u16, 40), 0);
-    assert_eq!((charged(1), charged(2)), (40, 0));
-    let born_ns = pool.processes()[members[1]].born_ns.load(Ordering::Relaxed);
-    cleanup::return_everything(&pool, ledger.pool_fd, members[1], born_ns);
-    assert_eq!((charged(1), charged(2)), (0, 40));
-    assert_eq!(pool.header().charged.load(Ordering::Relaxed), 40);
-}
-
-#[test]
-fn who_owes_pays_whatever_relation_it_is() {
-    let ledger = tree();
-    let pool = *ledger.pool();
-    // A parent, its two children, and a child of the second.
-    let members = family(&pool, &[None, Some(0), Some(0), Some(2)], 10);
-    let owed = |at: usize| pool.processes()[members[at]].owed.load(Ordering::Relaxed);
-    let pay = |at: usize, pages| cow::pay_by_others(&pool, members[at] as u16, pages);
-    assert_eq!((pay(0, 15), owed(1), owed(2), owed(3)), (0, 0, 5, 10));
-    assert_eq!((pay(1, 5), owed(2), owed(3)), (0, 0, 10));
-    assert_eq!((pay(0, 4), owed(3)), (0, 6));
-    assert_eq!((pay(1, 9), owed(3)), (3, 0));
 }
 
 /// The supervisor was kept from running between its look at a process and that at its managed pages, while 32 threads filled 40 MiB:

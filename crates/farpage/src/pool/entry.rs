@@ -31,12 +31,14 @@ pub struct ProcEntry {
     pub kept: AtomicI64,
     /// What of the two above has been added to `Header::charged`.
     pub charged: AtomicI64,
-    /// Pages inherited by fork and shared still, not in `charged` yet (see `cow`).
+    /// Pages inherited by fork and shared still, not in `charged` yet (see `debts`).
     pub owed: AtomicI64,
     /// Of `charged`, what was paid for copies of others.
     pub paid_for: AtomicI64,
-    /// Index + 1 of the process that forked this one, while that lives; 0: none.
+    /// Index + 1 of the process that forked this one or, where that has ended, of its nearest ancestor that lives; 0: none.
     pub parent: AtomicU32,
+    /// The same in all processes that come of one by forks, and in no other that lives.
+    pub family: AtomicU32,
     pub unmanaged: AtomicI64,
     /// Pages beside managed ones that are mapped, whoever shares them.
     pub apart: AtomicI64,

@@ -7,7 +7,8 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::zpool::ZPAGE_BYTES;
 
 use super::{
-    CLUSTERS_MAX, DEVICES, FIFO_PLACES, Header, MAX_AREAS, MAX_PROCESSES, ProcEntry, RESERVED, STATES_LEN,
+    CLUSTERS_MAX, DEBTS_LEN, DEVICES, FIFO_PLACES, Header, MAX_AREAS, MAX_PROCESSES, ProcEntry, RESERVED,
+    STATES_LEN,
 };
 
 /// Where each part lies, in bytes from the start of the pool. Written once, before anyone else maps it.
@@ -27,6 +28,7 @@ pub struct Layout {
     pub descs: u64,
     pub zdata: u64,
     pub zpage_count: u64,
+    pub debts: u64,
     /// End of the part that every process maps.
     pub common: u64,
     pub states: u64,
@@ -80,6 +82,7 @@ impl Layout {
         layout.zpage_count = geometry.zpages;
         layout.descs = take(geometry.zpages * 8);
         layout.zdata = take(geometry.zpages * ZPAGE_BYTES as u64);
+        layout.debts = take(MAX_PROCESSES as u64 * DEBTS_LEN);
         layout.common = at;
         layout.states = at;
         layout.total = layout.states + MAX_PROCESSES as u64 * STATES_LEN;
@@ -99,7 +102,7 @@ impl Layout {
     /// Bytes of addresses that a managed process needs: for it, and for what the engine and its allocator map besides.
     #[must_use]
     pub fn addresses(&self) -> u64 {
-        const BESIDES: u64 = 256 << 20;
+        const BESIDES: u64 = 320 << 20;
         self.common + STATES_LEN + BESIDES
     }
 
