@@ -233,8 +233,9 @@ impl Queue {
                 self.ends.lock().sharing.stays(window, pages)
             });
             let own = shared.map_or(ALL, |shared| shared.own);
-            let goes_round = referenced || (stays && nth < len / 2) || (stays_shared && own == 0);
-            if !goes_round {
+            let can_leave = own != 0 || !stays_shared;
+            let goes_round = referenced || (stays && nth < len / 2);
+            if can_leave && !goes_round {
                 let stamp = if stays_shared {
                     0
                 } else {
@@ -244,10 +245,10 @@ impl Queue {
                 let pages = if stays_shared { own } else { ALL };
                 return Ok(Victim { window, pages });
             }
-            stayed = match (own, stayed) {
-                (0, Stayed::None) => Stayed::Shared,
-                (0, stayed) => stayed,
-                _ => Stayed::ForNow,
+            stayed = match (can_leave, stayed) {
+                (true, _) => Stayed::ForNow,
+                (false, Stayed::None) => Stayed::Shared,
+                (false, stayed) => stayed,
             };
             flags.fetch_and(!REFERENCED, Ordering::Release);
             if !self.push(window, None) {

@@ -107,6 +107,15 @@ impl Family {
         }
     }
 
+    fn do_to(&mut self, member: usize, window: usize, event: Event) {
+        match event {
+            Event::Write => self.write(member, window),
+            Event::Evict => self.evict(member, window),
+            Event::Load => self.load(member, window),
+            Event::Fork | Event::End => unreachable!("of processes, not of windows"),
+        }
+    }
+
     fn fork(&mut self, parent: usize) {
         if self.members.len() == MEMBERS_MAX {
             return;
@@ -256,15 +265,13 @@ proptest! {
         for (event, member, window) in events {
             let member = member % family.members.len();
             match event {
-                Event::Write => family.write(member, window),
-                Event::Evict => family.evict(member, window),
-                Event::Load => family.load(member, window),
                 Event::Fork => family.fork(member),
                 Event::End if ends && family.members.len() > 1 => {
                     had += PAGES.iter().sum::<i64>();
                     family.end(member);
                 }
                 Event::End => {}
+                other => family.do_to(member, window, other),
             }
             prop_assert!(family.charged() + had >= family.real(), "{} of {}", family.charged(), family.real());
         }
@@ -277,12 +284,10 @@ proptest! {
         for (event, member, window) in events {
             let member = member % family.members.len();
             match event {
-                Event::Write => family.write(member, window),
-                Event::Evict => family.evict(member, window),
-                Event::Load => family.load(member, window),
                 Event::Fork if family.members.len() == 1 => family.fork(0),
                 Event::End if family.members.len() == 2 => family.end(1),
                 Event::Fork | Event::End => {}
+                other => family.do_to(member, window, other),
             }
             prop_assert_eq!(family.charged(), family.real());
         }
