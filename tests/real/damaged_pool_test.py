@@ -12,7 +12,7 @@ from swapoff_test import PYTHON, Tree
 
 HEADER_MAX = 1 << 20
 # From the end of the layout, which is the end of the header (crates/farpage/src/pool/layout.rs): words after `slots`, and all.
-AFTER_SLOTS, LAYOUT_WORDS = 6, 22
+AFTER_SLOTS, LAYOUT_WORDS = 7, 23
 SWAPPED, DEVICE = 3, 3
 KIND, CRC_LOWEST = 7, 1 << 19
 
