@@ -88,6 +88,8 @@ pub struct Queue {
     ring: AtomicU64,
     /// Entries of the ring, a power of two.
     room: AtomicU64,
+    /// Goes up with each window of which something is loaded, for the first time since it was looked at.
+    loads: AtomicU32,
     ends: Spin<Ends>,
 }
 
@@ -104,6 +106,7 @@ impl Queue {
             flags: AtomicU64::new(0),
             ring: AtomicU64::new(0),
             room: AtomicU64::new(0),
+            loads: AtomicU32::new(0),
             ends: Spin::new(Ends {
                 head: 0,
                 len: 0,
@@ -137,8 +140,10 @@ impl Queue {
                 seen = then & (QUEUED | REFERENCED);
             }
             if seen & QUEUED == 0 {
+                self.loads.fetch_add(1, Ordering::Relaxed);
                 self.enqueue_loaded(window, Some(Load::new(seen, pages)));
             } else if seen & REFERENCED == 0 {
+                self.loads.fetch_add(1, Ordering::Relaxed);
                 flags.fetch_or(REFERENCED, Ordering::Relaxed);
             }
         }
@@ -310,7 +315,8 @@ impl Queue {
         ends.len = ends.len.checked_sub(1)?;
         let window = u64::from(self.entry(ends.head).load(Ordering::Relaxed));
         ends.head = (ends.head + 1) & (room - 1);
-        ends.sharing.looked(len, resident);
+        ends.sharing
+            .looked(len, resident, self.loads.load(Ordering::Relaxed));
         let stays = ends.retention.stays(window / (CHUNK_PAGES / WINDOW), len);
         Some((window, stays))
     }

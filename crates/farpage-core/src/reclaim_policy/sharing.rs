@@ -13,6 +13,8 @@ use super::retention::mixed;
 pub const CLASSES: u32 = 16;
 /// One page in so many, at least, is none that stays for being shared.
 const OWN: u64 = 8;
+/// A turn counts once so many of its units, at least, were loaded.
+const LOADS_PART: u32 = 4;
 /// Fewer that left tell nothing.
 const LEFT_MIN: u32 = 4;
 /// So many classes leave at least once it is told that they are not missed.
@@ -25,9 +27,10 @@ const SILENT_MAX: u32 = 128;
 pub struct Sharing {
     /// Classes below this one leave.
     level: u32,
-    /// Units to be looked at until this turn is over, and pages that stayed in it.
+    /// Units to be looked at until this turn is over, pages that stayed in it, and loads when the last one was that counts.
     to_look: u32,
     stayed: u64,
+    loads: u32,
     left: [u32; 2],
     back: [u32; 2],
     missed: bool,
@@ -51,6 +54,7 @@ impl Sharing {
             level: 0,
             to_look: 0,
             stayed: 0,
+            loads: 0,
             left: [0; 2],
             back: [0; 2],
             missed: true,
@@ -59,12 +63,23 @@ impl Sharing {
         }
     }
 
-    /// One of so many units is looked at, of a process that has so many pages.
-    pub fn looked(&mut self, units: u32, pages: u64) {
+    /// One of so many units is looked at, of a process that has so many pages; `loads` goes up with each unit of which something is loaded.
+    pub fn looked(&mut self, units: u32, pages: u64, loads: u32) {
         if let Some(to_look) = self.to_look.checked_sub(1) {
             self.to_look = to_look;
             return;
         }
+        let stayed = core::mem::replace(&mut self.stayed, 0);
+        self.to_look = units;
+        // A queue in which nearly all stays is gone round before anything can have come back.
+        if loads.wrapping_sub(self.loads) >= units / LOADS_PART {
+            self.loads = loads;
+            self.turned(stayed, pages);
+        }
+    }
+
+    /// A turn is over in which something was loaded, and so many of the pages stayed.
+    fn turned(&mut self, stayed: u64, pages: u64) {
         self.silent += 1;
         // Those that left in the turn before had all of this one to come back in, the others half of it. Few tell nothing yet.
         let (left, back) = (self.left[1] + self.left[0] / 2, self.back[0] + self.back[1]);
@@ -81,16 +96,15 @@ impl Sharing {
         }
         if self.missed {
             self.step = 1;
-        } else if self.stayed > 0 {
+        } else if stayed > 0 {
             if is_told {
                 self.step = (2 * self.step).clamp(STEP_TOLD, CLASSES);
             }
             self.level = (self.level + self.step).min(CLASSES);
         }
-        if self.stayed > pages - pages / OWN {
+        if stayed > pages - pages / OWN {
             self.press(self.level);
         }
-        (self.to_look, self.stayed) = (units, 0);
     }
 
     /// Whether a unit, the `unit`th from address 0, of which so many pages are shared, stays.
@@ -140,7 +154,7 @@ mod tests {
     fn turn(sharing: &mut Sharing, shared: u32, back: u32) -> u32 {
         let mut stayed = 0;
         for unit in 0..UNITS {
-            sharing.looked(UNITS, u64::from(UNITS) * 64);
+            look(sharing);
             if unit >= shared {
                 continue;
             }
@@ -154,8 +168,24 @@ mod tests {
             }
         }
         // Of the turn's end.
-        sharing.looked(UNITS, u64::from(UNITS) * 64);
+        look(sharing);
         stayed
+    }
+
+    /// Something is loaded whenever something is looked at.
+    fn look(sharing: &mut Sharing) {
+        sharing.looked(UNITS, u64::from(UNITS) * 64, sharing.loads + UNITS);
+    }
+
+    /// Nearly everything stayed, so the queue was gone round many times while nothing was loaded, and what had left seemed not to be missed.
+    #[test]
+    fn turns_without_loads_tell_nothing() {
+        let mut sharing = Sharing::new();
+        sharing.press(0);
+        turn(&mut sharing, UNITS, 0);
+        let loads = sharing.loads;
+        (0..9 * UNITS).for_each(|_| sharing.looked(UNITS, 1, loads));
+        assert_eq!(sharing.level(), 1);
     }
 
     fn turns(sharing: &mut Sharing, count: u32, shared: u32, back: u32) {
@@ -198,7 +228,7 @@ mod tests {
         turns(&mut sharing, 4, UNITS / 2, 100);
         // What has come back is the process's own from then on.
         let stay = |sharing: &mut Sharing| {
-            (0..=UNITS).for_each(|_| sharing.looked(UNITS, u64::from(UNITS) * 64));
+            (0..=UNITS).for_each(|_| look(sharing));
             (0..UNITS / 2)
                 .filter(|unit| sharing.stays((*unit).into(), 64))
                 .count()
