@@ -9,7 +9,7 @@ from stress_test import checked
 @test("shared-by-fork", ("quick", "soak", "user"), per_delivery=True)
 def shared_by_fork(context):
     """80 MiB in 64, read at random by a parent and its child. Each shared window was paid for by both of them when they had moved it out, so that this freed
-    nothing, and they moved out nearly all: 27,500 major faults for 19,000."""
+    nothing, and they moved out nearly all: 27,600 major faults for 19,000."""
     argv = ["python3", WORK / "shared_reads.py", 80, 20000, 1]
     got = context.budget_run(64, argv, timeout_s=120, extra=["--swap", f"{context.directory}:1G"])
     check(got.code == 0 and got.out == "filled\n0\n", failures(got))
