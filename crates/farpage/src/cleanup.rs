@@ -22,7 +22,7 @@ use farpage_core::units::PAGE_SIZE;
 use crate::debts;
 use crate::mremap::turn;
 use crate::numbers;
-use crate::pool::{Pool, ProcEntry, STATES_LEN, entry_state};
+use crate::pool::{DEBTS_LEN, Pool, ProcEntry, STATES_LEN, entry_state};
 use crate::puts;
 use crate::recount::{self, SUPERVISOR};
 use crate::sys;
@@ -81,7 +81,7 @@ pub fn give_up(pool: &Pool, pool_fd: i32, index: usize, born_ns: u64, state: u32
     let number = entry.pid.load(Ordering::Relaxed);
     pool.processes().iter().for_each(|other| let_go(other, number));
     debts::hand_on(pool, index as u16);
-    pool.forget_debts(pool_fd, index);
+    forget_debts(pool, pool_fd, index);
     let charged = entry.charged.swap(0, Ordering::Relaxed);
     // What it shared is others' now, and not charged to them everywhere: no room before the supervisor has looked.
     header.lower_limit(charged);
@@ -184,6 +184,22 @@ pub fn take_over(pool: &Pool, pool_fd: i32, index: usize, state: u32) {
         .compare_exchange(state, entry_state::LIVE, Ordering::Acquire, Ordering::Relaxed);
     if again.is_ok() {
         return_everything(pool, pool_fd, index, entry.born_ns.load(Ordering::Relaxed));
+    }
+}
+
+/// Clears what the entry owed, for its next life.
+fn forget_debts(pool: &Pool, pool_fd: i32, index: usize) {
+    let start = pool.layout().debts + index as u64 * DEBTS_LEN;
+    let (words, rest) = pool.debts(index).as_chunks::<8>();
+    debug_assert!(rest.is_empty());
+    let mut any = false;
+    each_written(pool_fd, start, words.len() as u64, |word| {
+        let bytes = &words[word as usize];
+        bytes.iter().for_each(|byte| byte.store(0, Ordering::SeqCst));
+        any = true;
+    });
+    if any {
+        pool.punch_debts(index);
     }
 }
 

@@ -118,8 +118,8 @@ pub fn before_clone(mm: &Mm, child: usize, (resident, frames): (i64, i64), headr
             // What is protected since an earlier fork will be in the child, too.
             windows_of(chunk, word).for_each(|window| share(mm, window, present(mm, window).0));
         } else if word & RESIDENT_MASK != 0 {
-            let windows = (chunk..chunk + CHUNK_PAGES).step_by(WINDOW as usize);
-            bare += windows.map(|window| offer(mm, window)).sum::<i64>();
+            let all = windows_of(chunk, PROTECTED_MASK);
+            bare += all.map(|window| offer(mm, window)).sum::<i64>();
             protect_chunk(mm, chunk);
             kill_point!("cow-protected");
             let protected = mm.chunk(chunk).load(Ordering::Relaxed) & PROTECTED_MASK;
@@ -279,23 +279,24 @@ pub fn lift_range(mm: &Mm, lo: u64, hi: u64) {
     }
 }
 
-/// Charges for a window that this process has for itself from now on. Nobody owes: every copy there can be is paid for.
+/// Charges for a window that this process has for itself from now on.
 fn pay(mm: &Mm, window: u64, pages: i64) {
-    // Only forks make debts.
-    let forks = mm.header().forks.load(Ordering::Acquire);
-    if mm.settled_forks.load(Ordering::Relaxed) != forks && !debts::pay(mm.pool(), mm.owner(), window, pages)
+    if let Some(forks) = unsettled(mm)
+        && !debts::pay(mm.pool(), mm.owner(), window, pages)
     {
         mm.settled_forks.store(forks, Ordering::Relaxed);
     }
 }
 
+/// Forks so far, if there were some since nobody of the family owed: only forks make debts. `None`: every copy there can be is paid for.
+fn unsettled(mm: &Mm) -> Option<u32> {
+    let forks = mm.header().forks.load(Ordering::Acquire);
+    (mm.settled_forks.load(Ordering::Relaxed) != forks).then_some(forks)
+}
+
 /// Who of this process's family owes.
 pub fn debtors(mm: &Mm) -> Debtors {
-    let forks = mm.header().forks.load(Ordering::Acquire);
-    if mm.settled_forks.load(Ordering::Relaxed) == forks {
-        return Debtors::NONE;
-    }
-    Debtors::of(mm.pool(), mm.owner())
+    unsettled(mm).map_or(Debtors::NONE, |_| Debtors::of(mm.pool(), mm.owner()))
 }
 
 /// The pages of a window that is another process's too, a bit each.

@@ -23,7 +23,6 @@ use farpage_core::stats::Counter;
 use crate::cleanup;
 use crate::commit;
 use crate::cow;
-use crate::debts::Debtors;
 use crate::engine_stack;
 use crate::errand;
 use crate::file_limit;
@@ -250,7 +249,7 @@ fn copy_states(mm: &Mm, index: usize, child: &ProcEntry) -> Result<(), Errno> {
     child.frames.store(frames, Ordering::Relaxed);
     child.poor.store(poor, Ordering::Relaxed);
     child.owed.store(resident + frames, Ordering::SeqCst);
-    if Debtors::of(mm.pool(), mm.owner()).is_empty() {
+    if cow::debtors(mm).is_empty() {
         mm.queue.begins_to_share();
     }
     let at_once = cow::before_clone(mm, index, (resident, frames), thread::headroom(mm));

@@ -27,7 +27,7 @@ use crate::kept::Kept;
 use crate::mem::closed;
 use crate::pool::{Header, MANAGED_BASE, MANAGED_PAGES, Pool, ProcEntry, entry_state};
 use crate::prefetch::Prefetcher;
-use crate::queue::Queue;
+use crate::queue::{Queue, WINDOW};
 use crate::readahead::Readahead;
 use crate::reclaim::{Frames, Who};
 use crate::slot_caches::SlotCaches;
@@ -329,7 +329,7 @@ impl Mm {
             .pool()
             .map_states(self.fd(fd::POOL), self.owner() as usize, None)?;
         let chunks = sys::engine_memory(MANAGED_PAGES / CHUNK_PAGES * 4)?;
-        let inherited = sys::engine_memory(MANAGED_PAGES / 64 * 8)?;
+        let inherited = sys::engine_memory(MANAGED_PAGES / WINDOW * 8)?;
         self.frames.prepare()?;
         self.places.prepare(self)?;
         let budget = self.header().budget.load(Ordering::Relaxed).max(0) as u64;
@@ -378,7 +378,7 @@ impl Mm {
     pub fn inherited(&self, page: u64) -> &'static AtomicU64 {
         let inherited = self.inherited.load(Ordering::Relaxed);
         // SAFETY: as for word.
-        unsafe { &*((inherited + page % MANAGED_PAGES / 64 * 8) as *const AtomicU64) }
+        unsafe { &*((inherited + page % MANAGED_PAGES / WINDOW * 8) as *const AtomicU64) }
     }
 
     /// A word of the page's chunk says something: who unmaps the chunk must look at its words.

@@ -29,8 +29,8 @@ use farpage_core::units::PAGE_SIZE;
 use farpage_core::workingset::Workingset;
 use farpage_core::zpool::{ZPAGE_BYTES, Zpool};
 
-use crate::cleanup::next_data;
 use crate::control::Control;
+use crate::queue::WINDOW;
 use crate::sys::{self, Errno};
 use crate::syscalls::{MANAGED_SHIFT, MANAGED_TAG};
 use crate::watch::TURNS;
@@ -71,7 +71,7 @@ const MAGIC: u64 = {
     magic
 };
 /// Bytes of one process's debts: a bit for each window of 64 pages.
-const DEBTS_LEN: u64 = MANAGED_PAGES / 64 / 8;
+pub const DEBTS_LEN: u64 = MANAGED_PAGES / WINDOW / 8;
 /// Bytes of one process's page-state array.
 pub const STATES_LEN: u64 = MANAGED_PAGES * 8;
 
@@ -434,19 +434,11 @@ impl Pool {
         self.part(self.layout.debts + index as u64 * DEBTS_LEN, DEBTS_LEN)
     }
 
-    /// Clears them, and gives their memory back.
-    pub fn forget_debts(&self, fd: i32, index: usize) {
-        let start = self.layout.debts + index as u64 * DEBTS_LEN;
-        let mut at = start;
-        while let Some((from, to)) = next_data(fd, at, start + DEBTS_LEN) {
-            let written = &self.debts(index)[(from - start) as usize..(to - start) as usize];
-            written.iter().for_each(|byte| byte.store(0, Ordering::SeqCst));
-            at = to;
-        }
-        if at != start {
-            // SAFETY: a part of the common mapping that reads as zeros before and after.
-            let _ = unsafe { sys::madvise(self.base + start, DEBTS_LEN, libc::MADV_REMOVE) };
-        }
+    /// Gives their memory back.
+    pub fn punch_debts(&self, index: usize) {
+        let start = self.base + self.layout.debts + index as u64 * DEBTS_LEN;
+        // SAFETY: a part of the common mapping, all zeros, that reads as zeros afterwards too.
+        let _ = unsafe { sys::madvise(start, DEBTS_LEN, libc::MADV_REMOVE) };
     }
 
     fn part<T>(&self, offset: u64, count: u64) -> &'static [T] {
